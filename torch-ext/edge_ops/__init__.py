@@ -1,0 +1,27 @@
+"""Fused operators for decoding small transformers, with the same bits on every backend."""
+
+from .ops import (
+    Route,
+    explain,
+    fused_add_rms_norm,
+    fused_qk_norm_rope,
+    gelu_tanh_and_mul,
+    rms_norm,
+    rotary_embedding,
+    silu_and_mul,
+)
+from .rope import rope_cache
+from .version import __version__
+
+__all__ = [
+    "Route",
+    "__version__",
+    "explain",
+    "fused_add_rms_norm",
+    "fused_qk_norm_rope",
+    "gelu_tanh_and_mul",
+    "rms_norm",
+    "rope_cache",
+    "rotary_embedding",
+    "silu_and_mul",
+]

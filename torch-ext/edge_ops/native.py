@@ -1,0 +1,61 @@
+"""The native module of this build, or None where the build has none (the pure PyTorch variant)."""
+
+import importlib.util
+import sys
+from typing import Any, Dict, Tuple
+
+import torch
+
+from .version import __version__
+
+MINIMUM_TORCH = (2, 10)
+
+_found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+if _found < MINIMUM_TORCH:
+    raise ImportError(
+        f"edge_ops needs torch >= {MINIMUM_TORCH[0]}.{MINIMUM_TORCH[1]}, found {torch.__version__}: "
+        "its operators use LibTorch's stable ABI of that release"
+    )
+
+extension: Any = None
+ops: Any = None
+
+# `_ops` is written by the build; only its absence means "no native code", any other failure must show.
+if importlib.util.find_spec(f"{__package__}._ops") is not None:
+    from . import _ops
+
+    ops = _ops.ops
+    extension = getattr(_ops, ops.name, None) or sys.modules[f"{__package__}.{ops.name}"]
+
+    # What the operators register beside their kernels.
+    from . import autograd as _autograd  # noqa: F401
+    from . import fakes as _fakes  # noqa: F401
+
+ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def devices() -> Tuple[str, ...]:
+    """Device types that this build has kernels for."""
+    return () if extension is None else tuple(extension.build_info()["backends"])
+
+
+def build_info() -> Dict[str, Any]:
+    """What was built and what was chosen on this host.
+
+    Keys: ``version``, ``build`` (namespace of the registered operators, or "pure PyTorch"), ``direct``,
+    ``backends``, ``isa_compiled``, ``isa_offered``, ``isa_chosen``, ``torch``.
+    """
+    info: Dict[str, Any] = {
+        "version": __version__,
+        "build": "pure PyTorch",
+        "direct": False,
+        "backends": [],
+        "isa_compiled": [],
+        "isa_offered": [],
+        "isa_chosen": None,
+        "torch": torch.__version__,
+    }
+    if extension is not None:
+        info.update(extension.build_info())
+        info["build"] = ops.name
+    return info
