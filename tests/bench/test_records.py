@@ -1,0 +1,159 @@
+"""From raw samples to verdicts: what is kept, what counts as a loss, what a goal says."""
+
+import json
+
+import pytest
+
+from benchmarks import cells, floors, report, store, targets
+from benchmarks.cells import Cell, Geometry
+
+NORM = Cell("rms_norm", "float32", 1, Geometry(width=1024))
+ENVIRONMENT = {
+    "host": "a host",
+    "time": "2026-01-01T00:00:00Z",
+    "system": "Linux",
+    "python": "3.11",
+    "cpu": "a CPU",
+    "cores": 2,
+    "caches": {},
+    "governor": None,
+    "clock_khz": None,
+    "clock_mhz_reported": None,
+    "load_average": [0.0, 0.0, 0.0],
+    "load_average_end": [0.0, 0.0, 0.0],
+    "torch": "2.13.0",
+    "torch_cpu_capability": "AVX512",
+    "edge_ops": {"version": "0.1.0", "isa_chosen": "avx512"},
+    "commit": "abc",
+    "modified": False,
+}
+
+
+def _cell(cell, passes, threads=1):
+    return {
+        "cell": cell.to_json(),
+        "threads": threads,
+        "arms": {name: {"error": 0.1, "block": 1} for name in passes[0]},
+        "doubled": "edge_ops",
+        "twin": "edge_ops (twin)",
+        "passes": passes,
+    }
+
+
+def _pass(edge, **others):
+    """Two trials an arm, both the same; `twin` defaults to the arm's own time."""
+    twin = others.pop("twin", edge)
+    return {name: [time, time] for name, time in {"edge_ops": edge, **others, "edge_ops (twin)": twin}.items()}
+
+
+def _record(*entries):
+    return {
+        "schema": store.SCHEMA,
+        "environment": ENVIRONMENT,
+        "settings": {"trials": 2, "block_us": 300, "passes": 4, "keep": 1},
+        "arms": {"edge_ops": {"title": "us", "version": "1"}, "vllm": {"title": "them", "not_installed": "pip"}},
+        "floors": {"1": {"calls": {"empty loop": {"samples": [5.0, 5.0]}}, "copy_bytes_per_ns": {"8192": 100.0}}},
+        "cells": list(entries),
+    }
+
+
+def test_dropped_passes_give_no_samples():
+    entry = _cell(NORM, [_pass(100.0, eager=2000.0), _pass(100.0, eager=9000.0, twin=150.0)])
+    (one,) = store.measured(_record(entry))
+    assert one.samples == {"edge_ops": [100.0, 100.0], "eager": [2000.0, 2000.0]}
+    assert one.kept.dropped == 1
+    assert one.speedup("edge_ops", "eager").value == 20.0
+
+
+@pytest.mark.parametrize("edge, loses", [(100.0, False), (100.4, False), (101.0, True), (99.0, False)])
+def test_a_loss_is_more_than_the_null_arm_tells_apart(edge, loses):
+    (one,) = store.measured(_record(_cell(NORM, [_pass(edge, twin=edge * 1.005, eager=100.0)])))
+    assert one.loses("edge_ops", "eager") is loses
+
+
+def test_a_record_survives_the_file(tmp_path):
+    record = _record(_cell(NORM, [_pass(123.456789, eager=2000.0)]))
+    for name in ("record.json", "record.json.gz"):
+        store.save(record, tmp_path / name)
+        assert store.load(tmp_path / name)["cells"][0]["passes"][0]["edge_ops"] == [123.46, 123.46]
+    assert (tmp_path / "record.json.gz").stat().st_size < (tmp_path / "record.json").stat().st_size
+
+
+def test_another_file_is_refused(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"schema": store.SCHEMA + 1}))
+    with pytest.raises(ValueError, match="not a benchmark record"):
+        store.load(path)
+
+
+def _verdicts(*entries):
+    return {outcome.goal: outcome for outcome in targets.check([_record(*entries)])}
+
+
+def test_goals_of_the_direct_call():
+    met = _verdicts(_cell(NORM, [_pass(600.0, edge_ops_new=1500.0, eager=15000.0)]))
+    assert met["rms_norm(out=) float32 1 x 1024 in at most 0.7 µs"].verdict == "pass"
+    assert met["the same, at least 20 times faster than eager"].verdict == "pass"
+    assert met["the same without out, at least 8 times"].verdict == "pass"
+    missed = _verdicts(_cell(NORM, [_pass(800.0, edge_ops_new=2000.0, eager=15000.0)]))
+    assert missed["rms_norm(out=) float32 1 x 1024 in at most 0.7 µs"].verdict == "FAIL"
+    assert missed["the same, at least 20 times faster than eager"].verdict == "FAIL"
+    assert missed["the same without out, at least 8 times"].verdict == "FAIL"
+
+
+def test_an_unsettled_or_missing_cell_is_no_pass():
+    goal = "rms_norm(out=) float32 1 x 1024 in at most 0.7 µs"
+    assert _verdicts()[goal].verdict == "open"
+    unsettled = _verdicts(_cell(NORM, [_pass(100.0, twin=200.0, eager=15000.0)]))[goal]
+    assert (unsettled.verdict, unsettled.unsettled) == ("open", 1)
+    two_threads = _verdicts(_cell(NORM, [_pass(100.0, eager=15000.0)], threads=2))[goal]
+    assert (two_threads.verdict, two_threads.missing) == ("open", 1)
+
+
+def test_many_tokens_must_not_be_slower_than_a_peer():
+    wanted = list(cells.select(["rms_norm"], tokens=targets.MANY_TOKENS))
+    entries = [_cell(cell, [_pass(100.0, eager=500.0, vllm=120.0)]) for cell in wanted]
+    goal = "rms_norm, 32 and 128 tokens, not slower than vllm"
+    assert _verdicts(*entries)[goal].verdict == "pass"
+    entries[3] = _cell(wanted[3], [_pass(100.0, eager=500.0, vllm=90.0)])
+    failed = _verdicts(*entries)[goal]
+    assert [one.label for one in failed.failures] == [wanted[3].key]
+    assert wanted[3].key in targets.table([failed])
+
+
+def test_every_goal_is_measured_by_the_cells_that_the_program_runs():
+    peers = dict.fromkeys(("eager", "compile", "vllm", "hub"), 1000.0)
+    entries = [_cell(cell, [_pass(10.0, edge_ops_new=20.0, **peers)]) for cell in targets.needed_cells()]
+    outcomes = targets.check([_record(*entries)])
+    assert len(outcomes) == 3 + len(targets.ONE_TOKEN) + 1 + 4 * len(cells.OPERATORS) + 2
+    assert all(outcome.passed for outcome in outcomes)
+
+
+def test_the_report_marks_losses_and_names_what_is_absent():
+    entry = _cell(NORM, [_pass(100.0, eager=500.0, vllm=90.0, hub=300.0)])
+    text = report.markdown([_record(entry)])
+    assert "| rms_norm float32 1 x 1024 | 1 | vllm | 0.10 | 0.09 | 0.90 [0.90, 0.90] |" in text
+    assert "vllm: 0.90 [0.90, 0.90] **loss**" in text
+    assert "not installed: pip" in text
+    assert "1 passes over 1 cells; 0 dropped" in text
+
+
+def test_results_go_between_the_markers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.replace_results(page, "new")
+    assert page.read_text() == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
+    page.write_text("no markers")
+    with pytest.raises(ValueError, match="needs one line"):
+        report.replace_results(page, "new")
+
+
+def test_roof_uses_the_nearest_working_set():
+    bandwidth = {8192: 100.0, 1 << 20: 10.0}
+    assert floors.roof_ns(8192, bandwidth) == pytest.approx(81.92)
+    assert floors.roof_ns(1 << 21, bandwidth) == pytest.approx((1 << 21) / 10)
+
+
+def test_cells_survive_the_file():
+    for cell in cells.select():
+        assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
