@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 import torch
 
@@ -48,11 +48,17 @@ def parser() -> argparse.ArgumentParser:
 
     measure = commands.add_parser("run", help="measure and write the raw samples")
     measure.add_argument("--quick", action="store_true", help="every operator at one geometry, under a minute")
-    measure.add_argument("--targets", action="store_true", help="the cells of the project's goals, one thread; pass or fail")
-    measure.add_argument("--op", type=_names(cells.OPERATORS), default=cells.OPERATORS, help="operators, comma-separated")
+    measure.add_argument(
+        "--targets", action="store_true", help="the cells of the project's goals, one thread; pass or fail"
+    )
+    measure.add_argument(
+        "--op", type=_names(cells.OPERATORS), default=cells.OPERATORS, help="operators, comma-separated"
+    )
     measure.add_argument("--dtype", type=_names(cells.DTYPES), default=cells.DTYPES)
     measure.add_argument("--tokens", type=_counts, default=cells.TOKENS)
-    measure.add_argument("--shape", type=lambda text: tuple(text.split(",")), help="widths or head layouts, such as 1024,16/8x128")
+    measure.add_argument(
+        "--shape", type=lambda text: tuple(text.split(",")), help="widths or head layouts, such as 1024,16/8x128"
+    )
     measure.add_argument("--arms", type=_names(NAMES), help=f"from {', '.join(NAMES)}")
     measure.add_argument("--threads", type=_threads, default=(1,), help="such as 1 or 1,all (default 1)")
     measure.add_argument("--trials", type=int, default=Settings.trials, help="trials a pass")

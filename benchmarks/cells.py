@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any
 
 DTYPES = ("float32", "bfloat16")
 TOKENS = (1, 8, 32, 128)
@@ -107,6 +108,10 @@ def select(
 
 def quick() -> Iterator[Cell]:
     """A look at every operator in under a minute: one token and 32, the geometry of Qwen3-0.6B."""
-    labels = {**{name: "1024" for name in NORMS}, **{name: "3072" for name in GATED}, **{name: "16/8x128" for name in HEADS}}
+    labels = {
+        **{name: "1024" for name in NORMS},
+        **{name: "3072" for name in GATED},
+        **{name: "16/8x128" for name in HEADS},
+    }
     for operator in OPERATORS:
         yield from select([operator], DTYPES, (1, 32), [labels[operator]])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
-from .arms import Call, NotInstalled
-from .problems import EPS
+from .arms import Call, NotInstalled, edge
+from .problems import EPS, Traffic
 from .timing import TimedCall, run_pass
 
 # Bytes read plus bytes written by a copy: from half of a small L1 cache to far outside the L2.
@@ -44,10 +45,10 @@ def copy_bandwidth(block_ns: int) -> dict[int, float]:
     return {size: moved[size] / statistics.median(samples[str(size)]) for size in WORKING_SETS}
 
 
-def roof_ns(moved: int, bandwidth: Mapping[int, float]) -> float:
-    """Time that a copy of `moved` bytes takes, at the bandwidth of the working set nearest in size."""
-    nearest = min(bandwidth, key=lambda size: max(size / moved, moved / size))
-    return moved / bandwidth[nearest]
+def roof_ns(traffic: Traffic, bandwidth: Mapping[int, float]) -> float:
+    """Time that a copy takes for as many bytes, at the bandwidth of the working set nearest in size."""
+    nearest = min(bandwidth, key=lambda size: max(size / traffic.resident, traffic.resident / size))
+    return traffic.moved / bandwidth[nearest]
 
 
 def _python_function(x: Any, weight: Any, eps: float, out: Any = None) -> Any:
@@ -65,12 +66,11 @@ def call_floors(block_ns: int) -> dict[str, dict[str, Any]]:
         "Python function": Call("f(x, weight, eps, out=out)", {"f": _python_function, **names}),
     }
     try:
-        from .arms import edge
-
-        package = edge._package()
-        calls["edge_ops, no rows"] = Call("f(x, weight, eps, out=out)", {"f": package.rms_norm, **names})
-        registered = edge._native().rms_norm_out.default
-        calls["edge_ops through the dispatcher, no rows"] = Call("f(out, x, weight, eps, 0.0)", {"f": registered, **names})
+        calls["edge_ops, no rows"] = Call("f(x, weight, eps, out=out)", {"f": edge.package().rms_norm, **names})
+        registered = edge.native().rms_norm_out.default
+        calls["edge_ops through the dispatcher, no rows"] = Call(
+            "f(out, x, weight, eps, 0.0)", {"f": registered, **names}
+        )
     except NotInstalled:
         pass  # the arm itself reports what is missing
     timed = {name: TimedCall(call) for name, call in calls.items()}

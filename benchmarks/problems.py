@@ -7,13 +7,13 @@ and up for activations (whose gates cancel near zero), the length of the rotated
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 from torch import Tensor
 
-from .cells import Cell
+from .cells import GATED, Cell
 
 EPS = 1e-6
 MAX_POSITION = 2048
@@ -136,18 +136,28 @@ _MAKERS: dict[str, Callable[[Cell, torch.Generator], Made]] = {
 }
 
 
-def moved_bytes(cell: Cell) -> int:
-    """Bytes that the operator must read and write once: rows, weights, positions and the rows of the cache."""
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that an operator must read and write once, and the bytes of memory that they are."""
+
+    moved: int
+    resident: int
+
+
+def traffic(cell: Cell) -> Traffic:
+    """Rows, weights, positions and the rows of the cos/sin cache; a row worked on in place is resident once."""
     element = torch.empty(0, dtype=getattr(torch, cell.dtype)).element_size()
     size, tokens = cell.geometry, cell.tokens
     if cell.operator == "rms_norm":
-        return element * (2 * tokens + 1) * size.width
+        moved = element * (2 * tokens + 1) * size.width
+        return Traffic(moved, moved)
     if cell.operator == "fused_add_rms_norm":
-        return element * (4 * tokens + 1) * size.width
-    if cell.operator in ("silu_and_mul", "gelu_tanh_and_mul"):
-        return element * 3 * tokens * size.width
+        return Traffic(element * (4 * tokens + 1) * size.width, element * (2 * tokens + 1) * size.width)
+    if cell.operator in GATED:
+        moved = element * 3 * tokens * size.width
+        return Traffic(moved, moved)
     normed = cell.operator == "fused_qk_norm_rope"
     touched = size.head_size if normed else size.rotary_dim
-    rows = 2 * element * tokens * (size.query_heads + size.key_heads) * touched
-    weights = 2 * element * size.head_size if normed else 0
-    return rows + weights + tokens * (8 + 4 * size.rotary_dim)
+    rows = element * tokens * (size.query_heads + size.key_heads) * touched
+    read_only = tokens * (8 + 4 * size.rotary_dim) + (2 * element * size.head_size if normed else 0)
+    return Traffic(2 * rows + read_only, rows + read_only)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 from . import floors, problems, store
 from .arms import BASE, MAIN, NAMES, PEERS
@@ -46,12 +47,12 @@ def _environment(record: dict[str, Any]) -> list[str]:
     host = record["environment"]
     own = host.get("edge_ops") or {}
     caches = ", ".join(f"{name} {size}" for name, size in host["caches"].items())
+    clock = f"{host['clock_khz']} kHz" if host["clock_khz"] else f"{host['clock_mhz_reported']} MHz as reported"
     settings = record["settings"]
     return [
         f"- {host['cpu']}, {host['cores']} cores; {caches or 'caches not readable'}",
-        f"- governor {host['governor'] or 'not readable'}, clock {host['clock_khz'] or host['clock_mhz_reported'] or 'not readable'}"
-        f" ({'kHz' if host['clock_khz'] else 'MHz, as reported'}); load average {host['load_average'][0]:.2f} at the start,"
-        f" {host['load_average_end'][0]:.2f} at the end",
+        f"- governor {host['governor'] or 'not readable'}, clock {clock};"
+        f" load average {host['load_average'][0]:.2f} at the start, {host['load_average_end'][0]:.2f} at the end",
         f"- {host['system']}, Python {host['python']}, torch {host['torch']} ({host['torch_cpu_capability']});"
         f" Edge-ops {own.get('version', 'absent')}, ISA level {own.get('isa_chosen', 'none')};"
         f" commit {host['commit']}{' with local changes' if host['modified'] else ''}, {host['time']}",
@@ -128,7 +129,7 @@ def _cell_rows(found: Sequence[Measured], record: dict[str, Any]) -> list[str]:
     for one in found:
         low, median, high = one.nanoseconds(MAIN)
         bandwidth = {int(k): v for k, v in record["floors"][str(one.threads)]["copy_bytes_per_ns"].items()}
-        roof = floors.roof_ns(problems.moved_bytes(one.cell), bandwidth)
+        roof = floors.roof_ns(problems.traffic(one.cell), bandwidth)
         peer = best_peer(one)
         verdict = "" if peer is None else f"{peer}: {_times(one.speedup(MAIN, peer))} {_verdict(one, MAIN, peer)}"
         rows.append(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 
@@ -70,13 +71,14 @@ def run_cell(cell: Cell, threads: int, arms: Sequence[Arm], settings: Settings) 
         if prepared is None:
             continue
         call, results, error = prepared
-        entry = record["arms"][arm.name] = {"error": error}
+        entry: dict[str, Any] = {"error": error}
+        record["arms"][arm.name] = entry
         if error > 1:
             entry["wrong"] = f"error of {error:.3g} times what {call.call.roundings} roundings allow"
             continue
         if arm.name in OWN:
             own_results = own_results or results
-            if not all(torch.equal(a, b) for a, b in zip(own_results, results)):
+            if not all(torch.equal(a, b) for a, b in zip(own_results, results, strict=True)):
                 entry["wrong"] = "not the bits of Edge-ops' other route"
                 continue
         timed[arm.name] = call

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Mapping, Sequence
 
 NULL_LIMIT = 0.01  # a pass whose two identical arms differ by more is dropped
 
@@ -55,9 +55,7 @@ class Kept:
     resolution: float
 
 
-def drop_rule(
-    passes: Sequence[Mapping[str, Sequence[float]]], arm: str, twin: str, limit: float = NULL_LIMIT
-) -> Kept:
+def drop_rule(passes: Sequence[Mapping[str, Sequence[float]]], arm: str, twin: str, limit: float = NULL_LIMIT) -> Kept:
     """Keep the passes whose two identical arms agree within `limit`.
 
     `resolution` is the null difference of the worst kept pass: nothing smaller is claimed. With no pass kept it is
@@ -81,8 +79,8 @@ class Ratio:
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
     """Both sequences hold one sample a trial, in the order of the trials."""
     if len(numerator) != len(denominator):
-        raise ValueError(f"numerator has {len(numerator)} trials, denominator {len(denominator)}")
-    low, _, high = quartiles([a / b for a, b in zip(numerator, denominator)])
+        raise ValueError(f"numerator: {len(numerator)} trials, denominator: {len(denominator)}, they must be pairs")
+    low, _, high = quartiles([a / b for a, b in zip(numerator, denominator, strict=True)])
     return Ratio(statistics.median(numerator) / statistics.median(denominator), low, high)
 
 

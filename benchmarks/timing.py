@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from typing import Any, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from .arms import Call
 from .stats import rounded_trials, trial_orders

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -32,9 +33,7 @@ def _simple(statement: str, function: Callable[..., Any], roundings: int) -> Pre
     return prepare
 
 
-def _rotary(
-    statement: str, make: Callable[[Problem], Callable[..., Any]], roundings: int
-) -> Prepare:
+def _rotary(statement: str, make: Callable[[Problem], Callable[..., Any]], roundings: int) -> Prepare:
     def prepare(problem: Problem) -> Call:
         names = {"rotary": _compiled(make(problem)), **eager.rotary_names(problem)}
         return Call(statement, names, eager.tokens_first, roundings=roundings)

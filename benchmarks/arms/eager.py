@@ -7,7 +7,7 @@ hand, gate and up as two tensors, cos and sin looked up once a step, so it leave
 
 from __future__ import annotations
 
-from typing import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -100,7 +100,9 @@ def _rms_norm(problem: Problem) -> Call:
 
 
 def _fused_add_rms_norm(problem: Problem) -> Call:
-    return Call("add_rms_norm(x, residual, weight)", {"add_rms_norm": add_rms_norm, **problem.inputs}, tuple, roundings=NORM)
+    return Call(
+        "add_rms_norm(x, residual, weight)", {"add_rms_norm": add_rms_norm, **problem.inputs}, tuple, roundings=NORM
+    )
 
 
 def _packed(function: Callable[[Tensor], Tensor]) -> Prepare:

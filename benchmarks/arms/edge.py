@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,26 +12,26 @@ from ..problems import EPS, Problem
 from .base import Call, NotInstalled, Prepare, work_copies
 
 
-def _package() -> Any:
+def package() -> Any:
     try:
-        import edge_ops
+        import edge_ops.native
     except ImportError as error:
-        raise NotInstalled(f"{error} (pip install . in the repository, or tools/dev_build.sh and PYTHONPATH)") from error
+        raise NotInstalled(
+            f"{error} (pip install . in the repository, or tools/dev_build.sh and PYTHONPATH)"
+        ) from error
     return edge_ops
 
 
-def _native() -> Any:
+def native() -> Any:
     """The registered operators of this build.
 
     Raises:
         NotInstalled: a build without native code has none.
     """
-    _package()
-    from edge_ops import native
-
-    if native.ops is None:
+    ops = package().native.ops
+    if ops is None:
         raise NotInstalled("this build of edge_ops has no native code")
-    return native.ops
+    return ops
 
 
 def _empty_gated(x: Tensor) -> Tensor:
@@ -42,17 +43,17 @@ def _one(value: Tensor) -> tuple[Tensor, ...]:
 
 
 def _rms_norm_out(problem: Problem) -> Call:
-    names = {"rms_norm": _package().rms_norm, "eps": EPS, "out": torch.empty_like(problem.inputs["x"])}
+    names = {"rms_norm": package().rms_norm, "eps": EPS, "out": torch.empty_like(problem.inputs["x"])}
     return Call("rms_norm(x, weight, eps, out=out)", names | problem.inputs, _one)
 
 
 def _rms_norm_new(problem: Problem) -> Call:
-    return Call("rms_norm(x, weight, eps)", {"rms_norm": _package().rms_norm, "eps": EPS} | problem.inputs, _one)
+    return Call("rms_norm(x, weight, eps)", {"rms_norm": package().rms_norm, "eps": EPS} | problem.inputs, _one)
 
 
 def _rms_norm_registered(problem: Problem) -> Call:
     out = torch.empty_like(problem.inputs["x"])
-    names = {"rms_norm_out": _native().rms_norm_out.default, "eps": EPS, "out": out}
+    names = {"rms_norm_out": native().rms_norm_out.default, "eps": EPS, "out": out}
     return Call("rms_norm_out(out, x, weight, eps, 0.0)", names | problem.inputs, lambda _: (out,))
 
 
@@ -63,32 +64,32 @@ def _fused_add(statement: str, function: Any, problem: Problem) -> Call:
 
 
 def _fused_add_direct(problem: Problem) -> Call:
-    return _fused_add("fused_add_rms_norm(x, residual, weight, eps)", _package().fused_add_rms_norm, problem)
+    return _fused_add("fused_add_rms_norm(x, residual, weight, eps)", package().fused_add_rms_norm, problem)
 
 
 def _fused_add_registered(problem: Problem) -> Call:
-    function = _native().fused_add_rms_norm.default
+    function = native().fused_add_rms_norm.default
     return _fused_add("fused_add_rms_norm(x, residual, weight, eps, 0.0)", function, problem)
 
 
 def _gated_out(name: str) -> Prepare:
     def prepare(problem: Problem) -> Call:
         x = problem.inputs["x"]
-        names = {"gated": getattr(_package(), name), "x": x, "out": _empty_gated(x)}
+        names = {"gated": getattr(package(), name), "x": x, "out": _empty_gated(x)}
         return Call("gated(x, out=out)", names, _one)
 
     return prepare
 
 
 def _gated_new(name: str) -> Prepare:
-    return lambda problem: Call("gated(x)", {"gated": getattr(_package(), name)} | problem.inputs, _one)
+    return lambda problem: Call("gated(x)", {"gated": getattr(package(), name)} | problem.inputs, _one)
 
 
 def _gated_registered(name: str) -> Prepare:
     def prepare(problem: Problem) -> Call:
         x = problem.inputs["x"]
         out = _empty_gated(x)
-        names = {"gated_out": getattr(_native(), f"{name}_out").default, "x": x, "out": out}
+        names = {"gated_out": getattr(native(), f"{name}_out").default, "x": x, "out": out}
         return Call("gated_out(out, x)", names, lambda _: (out,))
 
     return prepare
@@ -101,11 +102,11 @@ def _heads(statement: str, function: Any, problem: Problem) -> Call:
 
 
 def _rotary_direct(problem: Problem) -> Call:
-    return _heads("operator(positions, query, key, cache)", _package().rotary_embedding, problem)
+    return _heads("operator(positions, query, key, cache)", package().rotary_embedding, problem)
 
 
 def _rotary_registered(problem: Problem) -> Call:
-    function = _native().rotary_embedding.default
+    function = native().rotary_embedding.default
     return _heads("operator(positions, query, key, cache, False)", function, problem)
 
 
@@ -115,14 +116,14 @@ QK_ROUNDINGS = 2
 
 def _qk_direct(problem: Problem) -> Call:
     statement = "operator(positions, query, key, q_weight, k_weight, cache, eps)"
-    call = _heads(statement, _package().fused_qk_norm_rope, problem)
+    call = _heads(statement, package().fused_qk_norm_rope, problem)
     call.roundings = QK_ROUNDINGS
     return call
 
 
 def _qk_registered(problem: Problem) -> Call:
     statement = "operator(positions, query, key, q_weight, k_weight, cache, eps, 0.0, False, True)"
-    call = _heads(statement, _native().fused_qk_norm_rope.default, problem)
+    call = _heads(statement, native().fused_qk_norm_rope.default, problem)
     call.roundings = QK_ROUNDINGS
     return call
 
@@ -142,7 +143,7 @@ class _Edge:
     }
 
     def load(self) -> str:
-        return str(_package().__version__)
+        return str(package().__version__)
 
 
 class _EdgeNew:
@@ -155,7 +156,7 @@ class _EdgeNew:
     }
 
     def load(self) -> str:
-        return str(_package().__version__)
+        return str(package().__version__)
 
 
 class _EdgeRegistered:
@@ -171,8 +172,8 @@ class _EdgeRegistered:
     }
 
     def load(self) -> str:
-        _native()
-        return str(_package().__version__)
+        native()
+        return str(package().__version__)
 
 
 ARMS = (_Edge(), _EdgeNew(), _EdgeRegistered())

@@ -7,8 +7,9 @@ libraries in EDGE_OPS_BENCH_HUB, separated by `:`; docs/benchmarks.md says how t
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ FLOAT, INT64 = 1, 7  # onnx.TensorProto.DataType
 
 def _session(nodes: Sequence[Any], inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
     """A session of one graph, its binding ready to run."""
-    import onnxruntime
-    from onnx import helper
+    import onnxruntime  # type: ignore[import-not-found]
+    from onnx import helper  # type: ignore[import-not-found]
 
     def described(tensors: Mapping[str, Tensor]) -> list[Any]:
         return [
@@ -49,7 +50,9 @@ def _call(nodes: Sequence[Any], inputs: Mapping[str, Tensor], outputs: Mapping[s
     return Call("run(binding)", names, results)
 
 
-def _node(operator: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = CONTRIB, **attributes: Any) -> Any:
+def _node(
+    operator: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = CONTRIB, **attributes: Any
+) -> Any:
     from onnx import helper
 
     return helper.make_node(operator, list(inputs), list(outputs), domain=domain, **attributes)
@@ -98,7 +101,7 @@ def _rotation(problem: Problem, query: str, key: str) -> tuple[list[Any], dict[s
     outputs = {}
     nodes = []
     for source, target, heads in ((query, "query_out", size.query_heads), (key, "key_out", size.key_heads)):
-        attributes = {"num_heads": heads, "rotary_embedding_dim": size.rotary_dim % size.head_size}
+        attributes: dict[str, Any] = {"num_heads": heads, "rotary_embedding_dim": size.rotary_dim % size.head_size}
         nodes.append(_node("RotaryEmbedding", [source, "positions", "cos", "sin"], [target], **attributes))
         outputs[target] = torch.empty(1, problem.cell.tokens, heads * size.head_size)
     return nodes, inputs, outputs

@@ -1,5 +1,7 @@
 """The adapters that need nothing but PyTorch and Edge-ops, and the check that stands before every timing."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -71,16 +73,11 @@ def test_a_pass_times_every_arm_in_every_trial():
 
 
 def test_an_arm_that_is_wrong_is_named_and_not_timed():
-    class Wrong:
-        name, title = "wrong", "twice the answer"
-        calls = {"rms_norm": lambda problem: Call("x + x", problem.inputs, lambda value: (value,))}
-
-        def load(self):
-            return "1"
-
+    doubled = {"rms_norm": lambda problem: Call("x + x", problem.inputs, lambda value: (value,))}
+    wrong = SimpleNamespace(name="wrong", title="twice the input", calls=doubled)
     cell = cells.Cell("rms_norm", "float32", 1, cells.Geometry(width=64))
     settings = runner.Settings(threads=(1,), arms=("wrong", "eager"), trials=2, keep=1, passes=1, block_us=1)
     with torch.no_grad():
-        record = runner.run_cell(cell, 1, [Wrong(), eager.ARMS[0]], settings)
+        record = runner.run_cell(cell, 1, [wrong, eager.ARMS[0]], settings)
     assert "wrong" in record["arms"]["wrong"]
     assert set(record["passes"][0]) == {"eager", "eager (twin)"}

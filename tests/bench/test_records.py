@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from benchmarks import cells, floors, report, store, targets
+from benchmarks import cells, floors, problems, report, store, targets
 from benchmarks.cells import Cell, Geometry
+from benchmarks.problems import Traffic
 
 NORM = Cell("rms_norm", "float32", 1, Geometry(width=1024))
 ENVIRONMENT = {
@@ -148,10 +149,17 @@ def test_results_go_between_the_markers(tmp_path):
         report.replace_results(page, "new")
 
 
-def test_roof_uses_the_nearest_working_set():
+def test_roof_uses_the_working_set_nearest_to_what_is_resident():
     bandwidth = {8192: 100.0, 1 << 20: 10.0}
-    assert floors.roof_ns(8192, bandwidth) == pytest.approx(81.92)
-    assert floors.roof_ns(1 << 21, bandwidth) == pytest.approx((1 << 21) / 10)
+    assert floors.roof_ns(Traffic(moved=16384, resident=8192), bandwidth) == pytest.approx(163.84)
+    assert floors.roof_ns(Traffic(moved=1 << 21, resident=1 << 21), bandwidth) == pytest.approx((1 << 21) / 10)
+
+
+def test_traffic_counts_rows_in_place_once():
+    norm = problems.traffic(Cell("rms_norm", "bfloat16", 4, Geometry(width=100)))
+    assert (norm.moved, norm.resident) == (1800, 1800)  # four rows in, four out, the weight
+    added = problems.traffic(Cell("fused_add_rms_norm", "bfloat16", 4, Geometry(width=100)))
+    assert (added.moved, added.resident) == (3400, 1800)
 
 
 def test_cells_survive_the_file():
