@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from .runner import Settings, run
 SLOW_TO_START = "compile"  # compiles for seconds a cell, so a quick look leaves it out
 
 
-def _names(allowed: Sequence[str]) -> type:
+def _names(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         chosen = tuple(part for part in text.split(",") if part)
         unknown = [part for part in chosen if part not in allowed]
@@ -24,7 +25,7 @@ def _names(allowed: Sequence[str]) -> type:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: choose from {', '.join(allowed)}")
         return chosen
 
-    return parse  # type: ignore[return-value]
+    return parse
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -63,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument("--threads", type=_threads, default=(1,), help="such as 1 or 1,all (default 1)")
     measure.add_argument("--trials", type=int, default=Settings.trials, help="trials a pass")
     measure.add_argument("--keep", type=int, help="passes to keep for each cell (default 3, quick 1)")
-    measure.add_argument("--passes", type=int, help="passes to run at most for them (default 12, quick 4)")
+    measure.add_argument("--passes", type=int, help="passes to run at most for them (default 12, quick 6)")
     measure.add_argument("--block-us", type=int, default=Settings.block_us, help="length of a block of calls")
     measure.add_argument("--host", help="what to call this machine in the record")
     measure.add_argument("--out", type=Path, help="where to write the record (.json or .json.gz)")
@@ -95,6 +96,12 @@ def _chosen_cells(options: argparse.Namespace) -> list[cells.Cell]:
     ]
 
 
+def _default_arms(options: argparse.Namespace) -> tuple[str, ...]:
+    if options.targets:
+        return targets.ARMS
+    return tuple(name for name in NAMES if not (options.quick and name == SLOW_TO_START))
+
+
 def measure(options: argparse.Namespace) -> int:
     chosen = _chosen_cells(options)
     if not chosen:
@@ -102,10 +109,10 @@ def measure(options: argparse.Namespace) -> int:
         return 2
     settings = Settings(
         threads=options.threads,
-        arms=options.arms or tuple(name for name in NAMES if not (options.quick and name == SLOW_TO_START)),
+        arms=options.arms or _default_arms(options),
         trials=options.trials,
         keep=options.keep or (1 if options.quick else Settings.keep),
-        passes=options.passes or (4 if options.quick else Settings.passes),
+        passes=options.passes or (6 if options.quick else Settings.passes),
         block_us=options.block_us,
         host=options.host,
     )
@@ -118,7 +125,7 @@ def measure(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_targets(records: list[dict]) -> int:
+def _print_targets(records: list[dict[str, Any]]) -> int:
     outcomes = targets.check(records)
     print(targets.table(outcomes))
     return 0 if all(outcome.passed for outcome in outcomes) else 1

@@ -98,25 +98,39 @@ def run_cell(cell: Cell, threads: int, arms: Sequence[Arm], settings: Settings) 
 
 
 def run(cells: Sequence[Cell], settings: Settings) -> dict[str, Any]:
-    """Measure and return the whole record, ready for `store.save`."""
+    """Measure and return the whole record, ready for `store.save`; after Ctrl-C, what there is of it."""
     progress = Progress(len(cells) * len(settings.threads))
     arms, arm_record = load_arms(settings.arms, progress)
     record = store.new(environment.host(settings.host), arm_record, settings)
-    with torch.no_grad():
-        for threads in settings.threads:
-            torch.set_num_threads(threads)
-            record["floors"][str(threads)] = {
-                "calls": floors.call_floors(settings.block_us * 1000),
-                "copy_bytes_per_ns": floors.copy_bandwidth(settings.block_us * 1000),
-            }
-            for cell in cells:
-                progress.show(f"{cell.key}, {threads} thread{'s' * (threads > 1)}")
-                cell_record = run_cell(cell, threads, arms, settings)
-                for name, entry in cell_record["arms"].items():
-                    if "wrong" in entry:
-                        progress.note(f"{cell.key}: {name} not timed: {entry['wrong']}")
-                record["cells"].append(cell_record)
-                progress.step()
+    try:
+        with torch.no_grad():
+            for threads in settings.threads:
+                _run_threads(cells, threads, arms, settings, record, progress)
+    except KeyboardInterrupt:
+        progress.note(f"interrupted after {progress.done} of {progress.total} cells")
     record["environment"]["load_average_end"] = environment.host()["load_average"]
     progress.close()
     return record
+
+
+def _run_threads(
+    cells: Sequence[Cell],
+    threads: int,
+    arms: Sequence[Arm],
+    settings: Settings,
+    record: dict[str, Any],
+    progress: Progress,
+) -> None:
+    torch.set_num_threads(threads)
+    record["floors"][str(threads)] = {
+        "calls": floors.call_floors(settings.block_us * 1000),
+        "copy_bytes_per_ns": floors.copy_bandwidth(settings.block_us * 1000),
+    }
+    for cell in cells:
+        progress.show(f"{cell.key}, {threads} thread{'s' * (threads > 1)}")
+        cell_record = run_cell(cell, threads, arms, settings)
+        for name, entry in cell_record["arms"].items():
+            if "wrong" in entry:
+                progress.note(f"{cell.key}: {name} not timed: {entry['wrong']}")
+        record["cells"].append(cell_record)
+        progress.step()

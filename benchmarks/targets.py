@@ -26,6 +26,7 @@ DIRECT_CALL_NS = 700.0  # rms_norm, float32, 1 x 1024, with out
 DIRECT_CALL_SPEEDUP, NEW_TENSOR_SPEEDUP = 20.0, 8.0
 MANY_TOKENS = (32, 128)
 NEVER_SLOWER_THAN = (BASE, "compile", "vllm", "hub")
+ARMS = (MAIN, NEW, *NEVER_SLOWER_THAN)
 # Prototypes that keep the numerics contract, in multiples of eager at 128 x 2560 bfloat16, and the slack allowed.
 PROTOTYPES = {"rms_norm": 255 / 52, "silu_and_mul": 279 / 145}
 SLACK = 1.1
