@@ -48,8 +48,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
 
     measure = commands.add_parser("run", help="measure and write the raw samples")
-    measure.add_argument("--quick", action="store_true", help="every operator at one geometry, under a minute")
-    measure.add_argument(
+    preset = measure.add_mutually_exclusive_group()
+    preset.add_argument("--quick", action="store_true", help="every operator at one geometry, under a minute")
+    preset.add_argument(
         "--targets", action="store_true", help="the cells of the project's goals, one thread; pass or fail"
     )
     measure.add_argument(
