@@ -4,7 +4,7 @@ For float32, bfloat16 and float16 every step is one float32 operation with one r
 that docs/numerics.md fixes, so the results equal the native kernels' bit for bit. float64 rows are
 computed in float64 by the same formulas with PyTorch's own exp.
 
-All functions take tensors that `checks` has accepted, return new tensors, and are differentiable.
+All functions take tensors that `checks` has accepted, return new contiguous tensors, and are differentiable.
 """
 
 from typing import Optional, Tuple
@@ -62,11 +62,19 @@ def sum_of_squares(rows: Tensor) -> Tensor:
     return sums
 
 
+def _sqrt(x: Tensor) -> Tensor:
+    """Correctly rounded: torch.sqrt of float32 on the CPU goes through MKL, which is off by an ulp now and then.
+
+    A float64 root, off by an ulp or not, rounds to the right float32. MPS has no float64.
+    """
+    return torch.sqrt(x.double()).to(x.dtype) if x.device.type != "mps" else torch.sqrt(x)
+
+
 def _scale_rows(rows: Tensor, weight: Optional[Tensor], eps: float, weight_offset: float) -> Tensor:
     """RMSNorm before the final rounding; rows are float32 or float64 already."""
     n = rows.shape[-1]
     mean = sum_of_squares(rows) / _constant(float(n), rows)
-    inv = 1.0 / torch.sqrt(mean + _constant(eps, rows))
+    inv = 1.0 / _sqrt(mean + _constant(eps, rows))
     normed = rows * inv
     if weight is None:
         return normed
@@ -124,7 +132,7 @@ def _halves(x: Tensor) -> Tuple[Tensor, Tensor]:
 
 def rms_norm(x: Tensor, weight: Optional[Tensor], eps: float, weight_offset: float) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * (weight + weight_offset)`` over the last dimension."""
-    return _scale_rows(x.to(_compute_dtype(x.dtype)), weight, eps, weight_offset).to(x.dtype)
+    return _scale_rows(x.to(_compute_dtype(x.dtype)), weight, eps, weight_offset).to(x.dtype).contiguous()
 
 
 def fused_add_rms_norm(
@@ -138,14 +146,14 @@ def fused_add_rms_norm(
 def silu_and_mul(x: Tensor) -> Tensor:
     """``silu(x[..., :d]) * x[..., d:]``."""
     g, u = _halves(x)
-    return (_gate(g, g, x.dtype) * u).to(x.dtype)
+    return (_gate(g, g, x.dtype) * u).to(x.dtype).contiguous()
 
 
 def gelu_tanh_and_mul(x: Tensor) -> Tensor:
     """``gelu(x[..., :d], approximate="tanh") * x[..., d:]``, through sigmoid(2 t)."""
     g, u = _halves(x)
     inner = 1.0 + _constant(_GELU_CUBIC, g) * (g * g)
-    return (_gate(g, (g * _constant(_GELU_SCALE, g)) * inner, x.dtype) * u).to(x.dtype)
+    return (_gate(g, (g * _constant(_GELU_SCALE, g)) * inner, x.dtype) * u).to(x.dtype).contiguous()
 
 
 def _rotate(rows: Tensor, positions: Tensor, cos_sin_cache: Tensor, interleaved: bool) -> Tensor:

@@ -1,0 +1,1 @@
+"""What the test files share: oracles, memory layouts, calls, routes, strategies."""
