@@ -31,11 +31,16 @@ bool apart_or_same(const Tensor& written, const Tensor& read) {
 
 }  // namespace
 
-const char* check(const RmsNorm& op) {
+const char* check_input(const RmsNorm& op) {
   if (!is_rows(op.x, 1)) return "x: must be [..., hidden] of float32, bfloat16 or float16";
   if (!last_is_contiguous(op.x)) return "x: must be contiguous in its last dimension";
   if (op.weight.present() && !is_weight(op.weight, op.x.size(1), op.x))
     return "weight: must be [hidden], contiguous, of x's dtype or float32, on x's device";
+  return nullptr;
+}
+
+const char* check(const RmsNorm& op) {
+  if (const char* problem = check_input(op)) return problem;
   if (!like(op.out, op.x)) return "out: must have x's shape, dtype and device";
   if (!last_is_contiguous(op.out)) return "out: must be contiguous in its last dimension";
   if (overlaps_itself(op.out)) return "out: is written and must not overlap itself";
@@ -59,10 +64,16 @@ const char* check(const FusedAddRmsNorm& op) {
   return nullptr;
 }
 
-const char* check(const GatedActivation& op) {
-  const Tensor &x = op.x, &out = op.out;
+const char* check_input(const GatedActivation& op) {
+  const Tensor& x = op.x;
   if (!is_rows(x, 1) || x.size(1) % 2 != 0) return "x: must be [..., 2 * d] of float32, bfloat16 or float16";
   if (!last_is_contiguous(x)) return "x: must be contiguous in its last dimension";
+  return nullptr;
+}
+
+const char* check(const GatedActivation& op) {
+  if (const char* problem = check_input(op)) return problem;
+  const Tensor &x = op.x, &out = op.out;
   bool fits = out.rank == x.rank && out.dtype == x.dtype && out.device == x.device;
   for (int d = 0; fits && d < x.rank; d++) fits = out.shape[d] == (d + 1 < x.rank ? x.shape[d] : x.shape[d] / 2);
   if (!fits) return "out: must be [..., d] of x's dtype on x's device";

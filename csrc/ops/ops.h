@@ -37,6 +37,10 @@ struct QkRope {
   bool normalize, interleaved, round_normalized;
 };
 
+// The part that does not concern `out`, for calls that allocate it.
+const char* check_input(const RmsNorm& op);
+const char* check_input(const GatedActivation& op);
+
 const char* check(const RmsNorm& op);
 const char* check(const FusedAddRmsNorm& op);
 const char* check(const GatedActivation& op);

@@ -1,6 +1,7 @@
 """The native module of this build, or None where the build has none (the pure PyTorch variant)."""
 
 import importlib.util
+import os
 import sys
 from typing import Any, Dict, Tuple
 
@@ -31,6 +32,9 @@ if importlib.util.find_spec(f"{__package__}._ops") is not None:
     from . import autograd as _autograd  # noqa: F401
     from . import fakes as _fakes  # noqa: F401
 
+# Read once: a call must not look at the environment.
+DIRECT_DISABLED = os.environ.get("EDGE_OPS_DISABLE_DIRECT", "0") not in ("", "0")
+
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -58,4 +62,5 @@ def build_info() -> Dict[str, Any]:
     if extension is not None:
         info.update(extension.build_info())
         info["build"] = ops.name
+        info["direct"] = not DIRECT_DISABLED
     return info

@@ -23,7 +23,7 @@ MAX_RANK = 8
 def _public(function: Callable[..., Any]) -> Callable[..., Any]:
     """The native direct function in front of `function`, or `function` itself in a build without one."""
     _FUNCTIONS[function.__name__] = function
-    if native.extension is None:
+    if native.extension is None or native.DIRECT_DISABLED:
         return function
     from . import dynamo
 
@@ -322,7 +322,7 @@ def explain(op: Any, *args: Any, **kwargs: Any) -> Route:
     kernel = str(info["isa_chosen"]) if device == "cpu" else device
     if native.extension is None:
         return Route("reference", device, "torch", "this build has no native code")
-    refusal = native.extension.probe(name, args, kwargs)
+    refusal = "EDGE_OPS_DISABLE_DIRECT is set" if native.DIRECT_DISABLED else native.extension.probe(name, args, kwargs)
     if refusal is None:
         return Route("direct", device, kernel, "plain tensors in eager mode")
     if _registered(*rows):
