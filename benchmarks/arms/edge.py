@@ -114,18 +114,21 @@ def _rotary_registered(problem: Problem) -> Call:
 QK_ROUNDINGS = 2
 
 
+def _qk(statement: str, function: Any, problem: Problem) -> Call:
+    """Into other tensors: repeated in place, the norm's weights would drive the small elements to zero."""
+    query_out, key_out = torch.empty_like(problem.inputs["query"]), torch.empty_like(problem.inputs["key"])
+    names = problem.inputs | {"operator": function, "eps": EPS, "query_out": query_out, "key_out": key_out}
+    return Call(statement, names, lambda _: (query_out, key_out), roundings=QK_ROUNDINGS)
+
+
 def _qk_direct(problem: Problem) -> Call:
-    statement = "operator(positions, query, key, q_weight, k_weight, cache, eps)"
-    call = _heads(statement, package().fused_qk_norm_rope, problem)
-    call.roundings = QK_ROUNDINGS
-    return call
+    statement = "operator(positions, query, key, q_weight, k_weight, cache, eps, query_out=query_out, key_out=key_out)"
+    return _qk(statement, package().fused_qk_norm_rope, problem)
 
 
 def _qk_registered(problem: Problem) -> Call:
-    statement = "operator(positions, query, key, q_weight, k_weight, cache, eps, 0.0, False, True)"
-    call = _heads(statement, native().fused_qk_norm_rope.default, problem)
-    call.roundings = QK_ROUNDINGS
-    return call
+    statement = "operator(query_out, key_out, positions, query, key, q_weight, k_weight, cache, eps, 0.0, False, True)"
+    return _qk(statement, native().fused_qk_norm_rope_out.default, problem)
 
 
 class _Edge:

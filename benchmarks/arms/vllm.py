@@ -47,10 +47,9 @@ def _gated(name: str) -> Prepare:
     return prepare
 
 
-def _rotary_names(problem: Problem) -> tuple[dict[str, Any], Tensor, Tensor, Any]:
+def _rotary_names(problem: Problem, query: Tensor, key: Tensor) -> dict[str, Any]:
     """vLLM wants cos and sin in the query's dtype, and heads side by side: `[tokens, heads * head_size]`."""
-    (query, key), restore = work_copies(problem, "query", "key")
-    names = {
+    return {
         "rotary_embedding": _ops().rotary_embedding,
         "positions": problem.inputs["positions"],
         "q": query.flatten(1),
@@ -58,24 +57,24 @@ def _rotary_names(problem: Problem) -> tuple[dict[str, Any], Tensor, Tensor, Any
         "head_size": problem.cell.geometry.head_size,
         "cache": problem.inputs["cache"].to(problem.dtype),
     }
-    return names, query, key, restore
 
 
 ROTARY = "rotary_embedding(positions, q, k, head_size, cache, True)"
 
 
 def _rotary_embedding(problem: Problem) -> Call:
-    names, query, key, restore = _rotary_names(problem)
-    return Call(ROTARY, names, lambda _: (query, key), restore, roundings=2)
+    (query, key), restore = work_copies(problem, "query", "key")
+    return Call(ROTARY, _rotary_names(problem, query, key), lambda _: (query, key), restore, roundings=2)
 
 
 def _fused_qk_norm_rope(problem: Problem) -> Call:
-    """Three calls: vLLM has no fused operator for this on the CPU."""
-    names, query, key, restore = _rotary_names(problem)
-    names |= {"rms_norm": _ops().rms_norm, "eps": EPS}
-    names |= {"query": query, "key": key} | {name: problem.inputs[name] for name in ("q_weight", "k_weight")}
-    statement = f"rms_norm(query, query, q_weight, eps); rms_norm(key, key, k_weight, eps); {ROTARY}"
-    return Call(statement, names, lambda _: (query, key), restore, roundings=3)
+    """Three calls: vLLM has no fused operator for this on the CPU. The norms write elsewhere, as Edge-ops' arm does."""
+    query_out, key_out = torch.empty_like(problem.inputs["query"]), torch.empty_like(problem.inputs["key"])
+    names = _rotary_names(problem, query_out, key_out)
+    names |= {"rms_norm": _ops().rms_norm, "eps": EPS, "query_out": query_out, "key_out": key_out}
+    names |= {name: problem.inputs[name] for name in ("query", "key", "q_weight", "k_weight")}
+    norms = "rms_norm(query_out, query, q_weight, eps); rms_norm(key_out, key, k_weight, eps)"
+    return Call(f"{norms}; {ROTARY}", names, lambda _: (query_out, key_out), roundings=3)
 
 
 class _Vllm:
