@@ -1,0 +1,91 @@
+"""Runs the seams of a transformers model (norms, rotation, gated products, residual adds) on the operators.
+
+`patch` finds the decoders inside a model by their class and changes the forwards of their modules; weights,
+classes and everything else stay as they are. `unpatch` puts the forwards back.
+"""
+
+from importlib import import_module
+from typing import Dict, List, Tuple
+
+from torch import nn
+
+from .binding import is_bound, unbind
+from .plan import Plan
+from .report import Kept, Replaced, Report
+
+__all__ = ["Kept", "Replaced", "Report", "families", "patch", "unpatch"]
+
+# Class of the decoder (the stack of layers) -> module of this package with its `patch_decoder`.
+_FAMILIES: Dict[str, str] = {
+    "LlamaModel": "llama",
+    "Gemma3TextModel": "gemma",
+}
+
+
+def families() -> Tuple[str, ...]:
+    """The decoder classes of transformers that `patch` knows."""
+    return tuple(_FAMILIES)
+
+
+def patch(model: nn.Module) -> Report:
+    """Replaces the seams of a transformers model by the operators, in place, for inference.
+
+    Args:
+        model: a model that contains a decoder of a known class (`families`): ``LlamaForCausalLM``, for example, or
+            the decoder itself, or a model with adapters or hooks around it. May be in training mode: a call in
+            training mode, or with grad mode on, runs the model's own code, so decode in ``model.eval()`` under
+            ``torch.no_grad()`` or ``torch.inference_mode()``, as ``generate`` does.
+
+    Returns:
+        A `Report`: what was replaced by what, and what was left and why.
+
+    Raises:
+        TypeError: model is not a ``torch.nn.Module``.
+        ValueError: model is patched already, contains no decoder that is known, or nothing in it could be replaced.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if any(is_bound(module) for module in model.modules()):
+        raise ValueError("model is patched already: edge_ops.unpatch(model) first")
+    decoders = _decoders(model)
+    if not decoders:
+        raise ValueError(
+            f"model must contain a decoder of a known class, got {type(model).__name__}; "
+            f"known are {', '.join(sorted(_FAMILIES))}"
+        )
+    report = Report()
+    for name, decoder in decoders:
+        family = import_module(f".{_FAMILIES[type(decoder).__name__]}", __name__)
+        family.patch_decoder(Plan(decoder, name, report))
+    if not report.replaced:
+        unpatch(model)
+        raise ValueError(f"nothing in this {type(model).__name__} could be replaced:\n{report}")
+    return report
+
+
+def _decoders(model: nn.Module) -> List[Tuple[str, nn.Module]]:
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if type(module).__name__ in _FAMILIES and type(module).__module__.startswith("transformers.models.")
+    ]
+
+
+def unpatch(model: nn.Module) -> None:
+    """Gives every module of a patched model its own forward back.
+
+    Args:
+        model: a model that `patch` has changed, or a copy of one.
+
+    Raises:
+        TypeError: model is not a ``torch.nn.Module``.
+        ValueError: model is not patched.
+        RuntimeError: something has wrapped a patched forward since.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    bound = [module for module in model.modules() if is_bound(module)]
+    if not bound:
+        raise ValueError("model must be one that edge_ops.patch has changed")
+    for module in bound:
+        unbind(module)

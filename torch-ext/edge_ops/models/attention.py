@@ -1,0 +1,110 @@
+"""The pieces of an attention forward: heads, norm and rotation, cache and attention function."""
+
+import sys
+from typing import Any, Optional, Tuple
+
+from torch import Tensor, nn
+
+from ..ops import fused_qk_norm_rope, rotary_embedding
+from .binding import RECORD, Record, eager_only, original
+from .blocks import direct, own_output
+from .rope import Rope
+
+
+class AttentionRecord(Record):
+    """Which pairs an attention's rotation turns."""
+
+    def __init__(self, interleaved: bool = False) -> None:
+        self.interleaved = interleaved
+
+
+def fusable(attention: nn.Module, position_embeddings: Any) -> bool:
+    """Whether a call runs on the operators: the rotary module handed out a `Rope`, and no gradient is wanted."""
+    return isinstance(position_embeddings, Rope) and not eager_only(attention)
+
+
+def unfused(attention: nn.Module, hidden_states: Tensor, position_embeddings: Any, **kwargs: Any) -> Any:
+    """The attention's own forward, with the (cos, sin) that it expects."""
+    if isinstance(position_embeddings, Rope):
+        position_embeddings = position_embeddings.cos_sin(hidden_states.dtype)
+    return original(attention, hidden_states, position_embeddings=position_embeddings, **kwargs)
+
+
+def heads(projection: nn.Module, hidden_states: Tensor, head_size: int) -> Tensor:
+    """A projection's output as [batch, seq, heads, head_size], free to be overwritten."""
+    projected = projection(hidden_states)
+    if not own_output(projection):
+        projected = projected.clone()
+    return projected.view(*hidden_states.shape[:-1], -1, head_size)
+
+
+def rotate(attention: nn.Module, rope: Rope, query: Tensor, key: Optional[Tensor]) -> None:
+    """Rotates query and key [batch, seq, heads, head_size] in place."""
+    record: AttentionRecord = attention.__dict__[RECORD]
+    rotary_embedding(rope.positions, query, key, rope.cache, interleaved=record.interleaved)
+
+
+def norm_and_rotate(
+    attention: nn.Module,
+    rope: Rope,
+    query: Tensor,
+    q_norm: nn.Module,
+    key: Optional[Tensor] = None,
+    k_norm: Optional[nn.Module] = None,
+) -> Tuple[Tensor, Optional[Tensor]]:
+    """Normalizes and rotates each head of query and key [batch, seq, heads, head_size], in place where possible."""
+    record: AttentionRecord = attention.__dict__[RECORD]
+    if direct(q_norm, query) and (key is None or k_norm is None or direct(k_norm, key)):
+        norm = q_norm.__dict__[RECORD]
+        return fused_qk_norm_rope(
+            rope.positions,
+            query,
+            key,
+            q_norm._parameters.get("weight"),
+            None if k_norm is None else k_norm._parameters.get("weight"),
+            rope.cache,
+            getattr(q_norm, norm.eps),
+            weight_offset=norm.weight_offset,
+            interleaved=record.interleaved,
+        )
+    query = _normed(q_norm, query)
+    key = key if key is None or k_norm is None else _normed(k_norm, key)
+    rotate(attention, rope, query, key)
+    return query, key
+
+
+def _normed(norm: nn.Module, heads: Tensor) -> Tensor:
+    normed = norm(heads)
+    return normed if own_output(norm) else normed.clone()
+
+
+def attend(
+    attention: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor], **kwargs: Any
+) -> Tuple[Tensor, Optional[Tensor]]:
+    """Cache update and the model's attention function on heads [batch, seq, heads, head_size].
+
+    Args:
+        kwargs: the rest of the forward's arguments, among them the cache: ``past_key_values``, or ``cache`` as
+            newer transformers call it; and what the family's own forward adds for the attention function.
+
+    Returns:
+        The output [batch, seq, heads * head_size], before the output projection, and the attention weights.
+    """
+    batch_and_seq = query.shape[:2]
+    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    caches = kwargs.pop("past_key_values", None), kwargs.pop("cache", None)
+    cache = caches[1] if caches[0] is None else caches[0]
+    if cache is not None:
+        key, value = cache.update(key, value, attention.layer_idx)
+    output, weights = _attention_function(attention)(
+        attention, query, key, value, attention_mask, dropout=0.0, scaling=attention.scaling, **kwargs
+    )
+    return output.reshape(*batch_and_seq, -1).contiguous(), weights
+
+
+def _attention_function(attention: Any) -> Any:
+    """What the attention's own forward would call: its module's eager function, or the registered one."""
+    modeling = sys.modules[type(attention).__module__]
+    return modeling.ALL_ATTENTION_FUNCTIONS.get_interface(
+        attention.config._attn_implementation, modeling.eager_attention_forward
+    )

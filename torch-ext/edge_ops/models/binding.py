@@ -1,0 +1,96 @@
+"""How a module gets another forward and gets its own one back.
+
+A patched module keeps its class. Its instance holds ``forward = functools.partial(function, module)`` with a
+function of this package's module level, and ``_edge_ops``, a record of what the function needs and of what stood
+there before. So a patched model still pickles, deep-copies and saves, ``isinstance`` and class-name lookups
+hold, and every parameter stays where it was.
+"""
+
+import functools
+from typing import Any, Callable, Dict, Optional
+
+import torch
+from torch import nn
+
+RECORD = "_edge_ops"
+
+# accelerate's hooks move an instance's forward to this attribute and put their own in front of it.
+_HOOKED = "_old_forward"
+
+Forward = Callable[..., Any]
+
+
+class Record:
+    """What a replaced forward knows about its module; subclasses add what their function needs."""
+
+    previous: Optional[Forward] = None  # a forward that the instance had of its own, else its class's serves
+
+
+def is_bound(module: nn.Module) -> bool:
+    """Whether `module` runs a forward of this package."""
+    return RECORD in module.__dict__
+
+
+def bind(module: nn.Module, function: Forward, record: Record) -> None:
+    """Makes ``function(module, ...)`` the forward of `module`."""
+    slot = _HOOKED if _HOOKED in module.__dict__ else "forward"
+    record.previous = module.__dict__.get(slot)
+    if isinstance(record.previous, type(module.eval)) and record.previous.__func__ is type(module).forward:
+        record.previous = None  # accelerate stores the class's own forward as a bound method
+    module.__dict__[RECORD] = record
+    module.__dict__[slot] = functools.partial(function, module)
+
+
+def unbind(module: nn.Module) -> None:
+    """Puts back what `bind` replaced.
+
+    Raises:
+        RuntimeError: something else has wrapped the forward since, so it cannot be taken out.
+    """
+    record = module.__dict__[RECORD]
+    for slot in (_HOOKED, "forward"):
+        if _is_ours(module.__dict__.get(slot), module):
+            break
+    else:
+        raise RuntimeError(
+            f"the forward of this {type(module).__name__} was wrapped after edge_ops.patch: "
+            "remove the wrapper before edge_ops.unpatch"
+        )
+    if record.previous is not None:
+        module.__dict__[slot] = record.previous
+    elif slot == _HOOKED:
+        module.__dict__[slot] = type(module).forward.__get__(module)
+    else:
+        del module.__dict__[slot]
+    del module.__dict__[RECORD]
+
+
+def _is_ours(forward: Any, module: nn.Module) -> bool:
+    return (
+        isinstance(forward, functools.partial)
+        and forward.func.__module__.startswith(__package__)
+        and forward.args[:1] == (module,)
+    )
+
+
+def original(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Runs the forward that the module had before it was patched."""
+    previous = module.__dict__[RECORD].previous
+    if previous is not None:
+        return previous(*args, **kwargs)
+    return type(module).forward(module, *args, **kwargs)
+
+
+def eager_only(module: nn.Module) -> bool:
+    """Whether a call must run the model's own code: training, or gradients may be wanted.
+
+    The in-place operators have no gradient. Whether one of a model's parameters (or of its adapters') wants one
+    cannot be asked cheaply on every call, so grad mode alone decides: decode under no_grad or inference_mode.
+    """
+    return module.training or torch.is_grad_enabled()
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether someone sees what goes in or out of this module, or moves its weights around the call."""
+    state: Dict[str, Any] = module.__dict__
+    return bool(state["_forward_hooks"] or state["_forward_pre_hooks"] or "_hf_hook" in state)
