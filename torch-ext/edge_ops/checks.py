@@ -144,7 +144,10 @@ def _written(name: str, value: Tensor) -> None:
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr() and _dims(a) == _dims(b)
+    """The same elements in the same order; the shapes are equal already."""
+    return a.data_ptr() == b.data_ptr() and all(
+        n == 1 or stride_a == stride_b for n, stride_a, stride_b in zip(a.shape, a.stride(), b.stride())
+    )
 
 
 def _apart(name: str, value: Tensor, other_name: str, other: Optional[Tensor], may_be_same: bool = False) -> None:
@@ -345,5 +348,12 @@ def fused_qk_norm_rope(
         _apart(first_name, first, "key", key)
         _apart(second_name, second, "query", query)
     refuse_grad(
-        "fused_qk_norm_rope", query=query, key=key, q_weight=q_weight, k_weight=k_weight, cos_sin_cache=cos_sin_cache
+        "fused_qk_norm_rope",
+        query=query,
+        key=key,
+        q_weight=q_weight,
+        k_weight=k_weight,
+        cos_sin_cache=cos_sin_cache,
+        query_out=query_out,
+        key_out=key_out,
     )
