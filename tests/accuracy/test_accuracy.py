@@ -11,8 +11,12 @@ from support.values import DTYPES
 PUBLIC = ROUTES["public"]
 
 # Rounding once to a type with p bits gives a relative L2 error near 0.4 * 2^-p on random rows. float32 rows are
-# rounded a few times more on the way. Bounds are about 1.3 times what was measured.
-ROUNDING = {"f32": 1.2e-7, "bf16": 2.2e-3, "f16": 2.8e-4}
+# rounded a few times more on the way. Bounds are 1.15 to 1.3 times the largest that was measured.
+ROUNDING = {"f32": 8e-8, "bf16": 2.1e-3, "f16": 2.6e-4}
+
+
+# "small" rows are left out where their results would be float16 subnormals, which have few bits to be right in.
+DTYPES_AND_KINDS = [(d, k) for d in DTYPES for k in ("normal", "large", "small") if (d, k) != ("f16", "small")]
 
 
 def call_of(op, rng, dtype, **options):
@@ -20,8 +24,7 @@ def call_of(op, rng, dtype, **options):
     return calls.BUILDERS[op](rng, shape, dtype, **options)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ("normal", "large", "small"))
+@pytest.mark.parametrize(("dtype", "kind"), DTYPES_AND_KINDS)
 @pytest.mark.parametrize("offset", (0.0, 1.0))
 def test_rms_norm(rng, dtype, kind, offset):
     a = call_of("rms_norm", rng, dtype, kind=kind, offset=offset, weight="f32").arguments
@@ -42,14 +45,11 @@ def test_fused_add_rms_norm(rng, dtype, kind):
     assert float64.relative_l2(normed, want) < ROUNDING[dtype]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ("normal", "large", "small"))
+@pytest.mark.parametrize(("dtype", "kind"), DTYPES_AND_KINDS)
 @pytest.mark.parametrize("op", ("silu_and_mul", "gelu_tanh_and_mul"))
 def test_activations(rng, op, dtype, kind):
     a = call_of(op, rng, dtype, kind=kind).arguments
-    # "small" products of float16 are subnormal and have few bits left
-    bound = 0.3 if (dtype, kind) == ("f16", "small") else 2 * ROUNDING[dtype]
-    assert float64.relative_l2(PUBLIC[op](x=a["x"]), getattr(float64, op)(a["x"])) < bound
+    assert float64.relative_l2(PUBLIC[op](x=a["x"]), getattr(float64, op)(a["x"])) < ROUNDING[dtype]
 
 
 @pytest.mark.parametrize("op", ("silu_and_mul", "gelu_tanh_and_mul"))
@@ -95,7 +95,7 @@ def test_the_unrounded_seam_is_more_accurate(rng, dtype):
         errors.append(float64.relative_l2(PUBLIC["fused_qk_norm_rope"](**a)[0], want))
     rounded, unrounded = errors
     assert unrounded < ROUNDING[dtype], "one rounding"
-    assert rounded < math.sqrt(2.2) * ROUNDING[dtype], "two independent roundings"
+    assert rounded < math.sqrt(2.0) * ROUNDING[dtype], "two independent roundings"
     assert unrounded < 0.85 * rounded
 
 
