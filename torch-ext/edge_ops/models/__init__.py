@@ -13,7 +13,7 @@ from .binding import is_bound, unbind
 from .plan import Plan
 from .report import Kept, Replaced, Report
 
-__all__ = ["Kept", "Replaced", "Report", "families", "patch", "unpatch"]
+__all__ = ["Kept", "Replaced", "Report", "families", "is_patched", "patch", "unpatch"]
 
 # Class of the decoder (the stack of layers) -> module of this package with its `patch_decoder`.
 _FAMILIES: Dict[str, str] = {
@@ -45,7 +45,7 @@ def patch(model: nn.Module) -> Report:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if any(is_bound(module) for module in model.modules()):
+    if is_patched(model):
         raise ValueError("model is patched already: edge_ops.unpatch(model) first")
     decoders = _decoders(model)
     if not decoders:
@@ -69,6 +69,11 @@ def _decoders(model: nn.Module) -> List[Tuple[str, nn.Module]]:
         for name, module in model.named_modules()
         if type(module).__name__ in _FAMILIES and type(module).__module__.startswith("transformers.models.")
     ]
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether some module of `model` runs a forward of this package."""
+    return any(is_bound(module) for module in model.modules())
 
 
 def unpatch(model: nn.Module) -> None:

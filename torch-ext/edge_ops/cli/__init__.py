@@ -1,0 +1,59 @@
+"""The command line: ``edge-ops demo`` and ``edge-ops info``."""
+
+import argparse
+from typing import List, Optional
+
+from .. import __version__
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="edge-ops", description="Fused operators for decoding small transformers, with the same bits everywhere."
+    )
+    parser.add_argument("--version", action="version", version=f"edge-ops {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="decode text with a real model, as it is and patched",
+        description="Decodes a prompt greedily with a model as transformers runs it and patched to the operators, "
+        "and compares texts, speed and where a decode step goes.",
+    )
+    demo.add_argument("--model", choices=("smollm2", "gemma3", "all"), default="all", help="which model (all)")
+    demo.add_argument("--tokens", type=_positive, default=48, help="tokens to decode in each pass (48)")
+    demo.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the weights (bfloat16)")
+    demo.add_argument("--threads", type=_positive, help="threads of PyTorch's pool (its own choice)")
+    demo.add_argument("--prompt", help="text to continue (each model has its own)")
+    demo.add_argument("--random", action="store_true", help="random weights of the same shape; needs no download")
+
+    info = commands.add_parser(
+        "info",
+        help="what was built, what this machine offers, and a self-check",
+        description="Version, build, ISA levels, backends, and a self-check of every operator against the contract.",
+    )
+    info.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
+    return value
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: the arguments after the program's name; those of the process where None.
+
+    Returns:
+        The exit status: 0 where the command did its work and every check in it held.
+    """
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "info":
+        from .info import run
+    else:
+        from .demo import run
+    return run(arguments)
