@@ -33,7 +33,7 @@ constexpr int kLevels = sizeof(kTables) / sizeof(kTables[0]);
 
 int index_of(DType dtype) { return static_cast<int>(dtype); }
 
-int is_wide(const Tensor& t, const Tensor& rows) { return t.present() && t.dtype != rows.dtype; }
+bool is_wide(const Tensor& t, const Tensor& rows) { return t.present() && t.dtype != rows.dtype; }
 
 const char* at(const Tensor& t, int64_t offset) {
   return static_cast<const char*>(t.data) + offset * element_size(t.dtype);
@@ -191,9 +191,7 @@ Side make_side(const QkRope& op, const QkRope::Heads& heads) {
   Side side{&heads, nullptr, {}};
   if (!heads.in.present()) return side;
   const Tensor& in = heads.in;
-  const int dtype = index_of(in.dtype), wide_cache = is_wide(op.cos_sin_cache, in);
-  side.kernel = op.normalize ? chosen->norm_rotate[dtype][is_wide(heads.weight, in)][wide_cache]
-                             : chosen->rotate[dtype][wide_cache];
+  side.kernel = (op.normalize ? chosen->norm_rotate : chosen->rotate)[index_of(in.dtype)];
   Heads& args = side.args;
   args.weight = heads.weight.present() ? heads.weight.data : nullptr;
   args.heads = in.size(2);
@@ -203,6 +201,8 @@ Side make_side(const QkRope& op, const QkRope::Heads& heads) {
   args.out_stride = heads.out.stride[in.rank - 2];
   args.eps = op.eps;
   args.weight_offset = op.weight_offset;
+  args.wide_weight = is_wide(heads.weight, in);
+  args.wide_cache = is_wide(op.cos_sin_cache, in);
   args.interleaved = op.interleaved;
   args.round_normalized = op.round_normalized;
   return side;

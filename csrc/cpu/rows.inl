@@ -103,6 +103,18 @@ inline float sum_of_squares(const Src& source, int64_t n) {
   return sum;
 }
 
+// 2^(n - 1) beside n, the whole number nearest to y, for |y| < 2^21. Adding 1.5 * 2^23 + 126 puts n + 126 into
+// the low bits of the sum, rounded to nearest even; 126 is the exponent field of 2^-1. The field is 0, the
+// value 0, for n = -126. A NaN's half is arbitrary, and what it is multiplied with is NaN too.
+struct Power {
+  Vec exponent, half;
+};
+EDGE_OPS_INLINE Power nearest_power(Vec y) {
+  const Vec shift = Vec::all(12582912.0f + 126.0f);
+  const Vec sum = y + shift;
+  return {sum - shift, bits_to_exponent(sum)};
+}
+
 // --- RMSNorm ---------------------------------------------------------------------------
 
 template <class W>
@@ -179,33 +191,35 @@ void norm_rows(const NormRows& rows) {
 
 EDGE_OPS_INLINE Vec constant(float value) { return Vec::all(value); }
 
-// exp of a float32 row's value: Cody-Waite reduction, degree 6.
-EDGE_OPS_INLINE Vec exponential(Vec x, float) {
-  x = at_most(numerics::kExpMax, at_least(numerics::kExpMin, x));
-  const Vec n = nearest(x * constant(numerics::kLog2e));
-  const Vec r = (x - n * constant(numerics::kLn2Hi)) - n * constant(numerics::kLn2Lo);
-  Vec p = constant(numerics::kExp0) * r + constant(numerics::kExp1);
-  p = p * r + constant(numerics::kExp2);
-  p = p * r + constant(numerics::kExp3);
-  p = p * r + constant(numerics::kExp4);
-  p = p * r + constant(numerics::kExp5);
-  p = (p * (r * r) + r) + constant(1.0f);
-  const Vec half = p * half_power(n);
+// exp(-z) for float32 rows: Cody-Waite reduction, degree 6. Written in z and s = -r instead of x = -z and r:
+// rounding to nearest is symmetric, so every product and sum has the bits that docs/numerics.md asks for.
+EDGE_OPS_INLINE Vec exp_of_negative(Vec z, float) {
+  z = at_most(-numerics::kExpMin, at_least(-numerics::kExpMax, z));
+  const Power power = nearest_power(z * constant(-numerics::kLog2e));
+  const Vec n = power.exponent;
+  const Vec s = (z + n * constant(numerics::kLn2Hi)) + n * constant(numerics::kLn2Lo);
+  Vec p = constant(numerics::kExp1) - constant(numerics::kExp0) * s;
+  p = constant(numerics::kExp2) - p * s;
+  p = constant(numerics::kExp3) - p * s;
+  p = constant(numerics::kExp4) - p * s;
+  p = constant(numerics::kExp5) - p * s;
+  p = (p * (s * s) - s) + constant(1.0f);
+  const Vec half = p * power.half;
   return half + half;
 }
 
-// exp of a 16-bit row's value: degree 4 in the fraction of x * log2(e).
+// exp(-z) for 16-bit rows: degree 4 in the fraction of x * log2(e).
 template <class S>
-EDGE_OPS_INLINE Vec exponential(Vec x, S) {
-  x = at_most(numerics::kExpMax, at_least(numerics::kExpMin, x));
-  const Vec y = x * constant(numerics::kLog2e);
-  const Vec n = nearest(y);
-  const Vec f = y - n;
+EDGE_OPS_INLINE Vec exp_of_negative(Vec z, S) {
+  z = at_most(-numerics::kExpMin, at_least(-numerics::kExpMax, z));
+  const Vec y = z * constant(-numerics::kLog2e);
+  const Power power = nearest_power(y);
+  const Vec f = y - power.exponent;
   Vec p = constant(numerics::kPow0) * f + constant(numerics::kPow1);
   p = p * f + constant(numerics::kPow2);
   p = p * f + constant(numerics::kPow3);
   p = p * f + constant(1.0f);
-  const Vec half = p * half_power(n);
+  const Vec half = p * power.half;
   return half + half;
 }
 
@@ -220,8 +234,7 @@ struct GeluTanh {
 
 template <class A, class S>
 EDGE_OPS_INLINE Vec gated(Vec g, Vec u) {
-  const Vec negated = negate(A::argument(g));
-  return (g / (constant(1.0f) + exponential(negated, S{}))) * u;
+  return (g / (constant(1.0f) + exp_of_negative(A::argument(g), S{}))) * u;
 }
 
 template <class A, class S>
@@ -244,147 +257,228 @@ void gate_rows(const GateRows& rows) {
 
 // --- rotation --------------------------------------------------------------------------
 
-// What happens to an element before it is rotated: nothing, or the head's RMSNorm.
-template <class S>
-struct Plain {
-  EDGE_OPS_INLINE Vec at(const S* x, int64_t i) const { return load(x + i); }
-  EDGE_OPS_INLINE Vec part(const S* x, int64_t i, int n) const { return load_n(x + i, n); }
-};
-template <class S, class W, bool ROUND>
-struct Normed {
-  const W* weight;
-  Vec inv, offset;
-  EDGE_OPS_INLINE Vec at(const S* x, int64_t i) const {
-    const Vec y = (load(x + i) * inv) * gain_at(weight, i, offset);
-    return ROUND ? round_to(y, S{}) : y;
-  }
-  EDGE_OPS_INLINE Vec part(const S* x, int64_t i, int n) const {
-    const Vec y = (load_n(x + i, n) * inv) * gain_part(weight, i, n, offset);
-    return ROUND ? round_to(y, S{}) : y;
-  }
+// A token's factors, widened to float32 once for all of its heads: a piece of the pairs (a, b), or of the
+// coordinates that are not rotated (in a only).
+constexpr int kPiece = 256;
+struct Factors {
+  float gain_a[kPiece], gain_b[kPiece], cos[kPiece], sin[kPiece];
 };
 
-// One head: pairs (i, i + half), or (2 i, 2 i + 1); then what is not rotated (all of it where cos is null).
-template <class S, class C, class Element>
-EDGE_OPS_INLINE void rotate_head(const S* x, S* out, const Heads& heads, const C* cos, const C* sin,
-                                 const Element& element) {
-  const int64_t half = cos ? heads.half : 0, size = heads.head_size;
-  if (!heads.interleaved) {
-    for (int64_t i = 0; i < half; i += 16) {
-      const int left = half - i < 16 ? static_cast<int>(half - i) : 16;
-      if (left == 16) {
-        const Vec a = element.at(x, i), b = element.at(x, i + half), c = load(cos + i), s = load(sin + i);
-        store(out + i, a * c - b * s);
-        store(out + i + half, b * c + a * s);
-      } else {
-        const Vec a = element.part(x, i, left), b = element.part(x, i + half, left);
-        const Vec c = load_n(cos + i, left), s = load_n(sin + i, left);
-        store_n(out + i, a * c - b * s, left);
-        store_n(out + i + half, b * c + a * s, left);
+template <class T>
+inline void widen_row(float* to, const T* from, int64_t n, Vec plus) {
+  for (int64_t i = 0; i < n; i += 16) {
+    const int left = n - i < 16 ? static_cast<int>(n - i) : 16;
+    store(to + i, load_n(from + i, left) + plus);
+  }
+}
+// Rows of a whole number of vectors may be written past n.
+template <class S>
+inline void widen_any(float* to, const void* from, bool wide, int64_t first, int64_t n, Vec plus) {
+  if (wide) {
+    widen_row(to, static_cast<const float*>(from) + first, n, plus);
+  } else {
+    widen_row(to, static_cast<const S*>(from) + first, n, plus);
+  }
+}
+
+template <class S>
+inline void gains(float* to, const Heads& heads, int64_t first, int64_t n) {
+  if (heads.weight != nullptr) {
+    widen_any<S>(to, heads.weight, heads.wide_weight, first, n, Vec::all(heads.weight_offset));
+  } else {
+    for (int64_t i = 0; i < n; i += 16) store(to + i, Vec::all(1.0f));
+  }
+}
+// The gains of pairs (2 i, 2 i + 1), apart.
+template <class S>
+inline void gains_of_neighbours(Factors& f, const Heads& heads, int64_t first, int64_t n) {
+  float both[2 * kPiece];
+  gains<S>(both, heads, 2 * first, 2 * n);
+  for (int64_t i = 0; i < n; i++) {
+    f.gain_a[i] = both[2 * i];
+    f.gain_b[i] = both[2 * i + 1];
+  }
+}
+
+// Normalizes an element (factor: the head's 1 / rms) and rounds it where the seam says so.
+template <class S, bool ROUND>
+EDGE_OPS_INLINE Vec normed(Vec x, Vec factor, const float* gain) {
+  const Vec y = (x * factor) * load(gain);
+  return ROUND ? round_to(y, S{}) : y;
+}
+
+// What the heads of a token go through before the rotation.
+enum Seam { kPlain, kNormed, kNormedRounded };
+
+template <class S, Seam SEAM>
+EDGE_OPS_INLINE void turn(Vec& a, Vec& b, Vec factor, const Factors& f, int64_t i) {
+  if constexpr (SEAM != kPlain) {
+    a = normed<S, SEAM == kNormedRounded>(a, factor, f.gain_a + i);
+    b = normed<S, SEAM == kNormedRounded>(b, factor, f.gain_b + i);
+  }
+  const Vec c = load(f.cos + i), s = load(f.sin + i);
+  const Vec turned_a = a * c - b * s;
+  b = b * c + a * s;
+  a = turned_a;
+}
+
+// n pairs of one head, `half` apart.
+template <class S, Seam SEAM>
+EDGE_OPS_INLINE void turn_halves(const S* x, S* out, int64_t half, int64_t n, Vec factor, const Factors& f) {
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    Vec a0 = load(x + i), a1 = load(x + i + 16), b0 = load(x + half + i), b1 = load(x + half + i + 16);
+    turn<S, SEAM>(a0, b0, factor, f, i);
+    turn<S, SEAM>(a1, b1, factor, f, i + 16);
+    store2(out + i, a0, a1);
+    store2(out + half + i, b0, b1);
+  }
+  for (; i < n; i += 16) {
+    const int left = n - i < 16 ? static_cast<int>(n - i) : 16;
+    Vec a = load_n(x + i, left), b = load_n(x + half + i, left);
+    turn<S, SEAM>(a, b, factor, f, i);
+    store_n(out + i, a, left);
+    store_n(out + half + i, b, left);
+  }
+}
+
+// n pairs of neighbours of one head.
+template <class S, Seam SEAM>
+EDGE_OPS_INLINE void turn_neighbours(const S* x, S* out, int64_t n, Vec factor, const Factors& f) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    Vec a, b, lo, hi;
+    split_pairs(load(x + 2 * i), load(x + 2 * i + 16), a, b);
+    turn<S, SEAM>(a, b, factor, f, i);
+    join_pairs(a, b, lo, hi);
+    store2(out + 2 * i, lo, hi);
+  }
+  if (i < n) {
+    const int elements = static_cast<int>(2 * (n - i));
+    const int lo_n = elements < 16 ? elements : 16, hi_n = elements - lo_n;
+    const Vec x_hi = hi_n != 0 ? load_n(x + 2 * i + 16, hi_n) : Vec::zero();
+    Vec a, b, lo, hi;
+    split_pairs(load_n(x + 2 * i, lo_n), x_hi, a, b);
+    turn<S, SEAM>(a, b, factor, f, i);
+    join_pairs(a, b, lo, hi);
+    store_n(out + 2 * i, lo, lo_n);
+    if (hi_n != 0) store_n(out + 2 * i + 16, hi, hi_n);
+  }
+}
+
+// n coordinates that are not rotated.
+template <class S, Seam SEAM>
+EDGE_OPS_INLINE void keep(const S* x, S* out, int64_t n, Vec factor, const Factors& f) {
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    Vec lo = load(x + i), hi = load(x + i + 16);
+    if constexpr (SEAM != kPlain) {
+      lo = normed<S, false>(lo, factor, f.gain_a + i);
+      hi = normed<S, false>(hi, factor, f.gain_a + i + 16);
+    }
+    store2(out + i, lo, hi);
+  }
+  for (; i < n; i += 16) {
+    const int left = n - i < 16 ? static_cast<int>(n - i) : 16;
+    Vec v = load_n(x + i, left);
+    if constexpr (SEAM != kPlain) v = normed<S, false>(v, factor, f.gain_a + i);
+    store_n(out + i, v, left);
+  }
+}
+
+// Heads whose 1 / rms is known before the pieces of a head are gone through.
+constexpr int kHeadBlock = 32;
+
+// 1 / rms of up to kHeadBlock heads; four short ones share a division and a square root.
+template <class S>
+inline void inverse_rms_of(const S* x, const Heads& heads, int64_t count, float* inv) {
+  const int64_t n = heads.head_size;
+  const float elements = static_cast<float>(n);
+  int64_t h = 0;
+  if (n <= numerics::kChunk) {
+    for (; h + 4 <= count; h += 4) {
+      Four sums[4];
+      for (int i = 0; i < 4; i++) {
+        const Source<S> source{x + (h + i) * heads.x_stride};
+        sums[i] = n == 128   ? chunk_of<8>(source, 0)
+                  : n == 256 ? chunk_of<16>(source, 0)
+                  : n == 64  ? chunk_of<4>(source, 0)
+                             : chunk(source, 0, static_cast<int>(n));
+      }
+      store(inv + h, inverse_rms(sums_of_four(sums[0], sums[1], sums[2], sums[3]), elements, heads.eps));
+    }
+  }
+  for (; h < count; h++) {
+    inv[h] = inverse_rms(sum_of_squares(Source<S>{x + h * heads.x_stride}, n), elements, heads.eps);
+  }
+}
+
+template <class S, Seam SEAM>
+inline void turn_heads(const Heads& heads) {
+  const int64_t half = heads.cos != nullptr ? heads.half : 0;
+  Factors f;
+  for (int64_t first = 0; first < heads.heads; first += kHeadBlock) {
+    const int64_t count = heads.heads - first < kHeadBlock ? heads.heads - first : kHeadBlock;
+    const S* x = static_cast<const S*>(heads.x) + first * heads.x_stride;
+    S* out = static_cast<S*>(heads.out) + first * heads.out_stride;
+    float inv[kHeadBlock] = {};
+    if constexpr (SEAM != kPlain) inverse_rms_of(x, heads, count, inv);
+    for (int64_t at = 0; at < half; at += kPiece) {
+      const int64_t n = half - at < kPiece ? half - at : kPiece;
+      widen_any<S>(f.cos, heads.cos, heads.wide_cache, at, n, Vec::zero());
+      widen_any<S>(f.sin, heads.sin, heads.wide_cache, at, n, Vec::zero());
+      if (SEAM != kPlain && heads.interleaved) gains_of_neighbours<S>(f, heads, at, n);
+      if (SEAM != kPlain && !heads.interleaved) {
+        gains<S>(f.gain_a, heads, at, n);
+        gains<S>(f.gain_b, heads, half + at, n);
+      }
+      for (int64_t h = 0; h < count; h++) {
+        const S* from = x + h * heads.x_stride;
+        S* to = out + h * heads.out_stride;
+        if (heads.interleaved) {
+          turn_neighbours<S, SEAM>(from + 2 * at, to + 2 * at, n, Vec::all(inv[h]), f);
+        } else {
+          turn_halves<S, SEAM>(from + at, to + at, half, n, Vec::all(inv[h]), f);
+        }
       }
     }
-  } else {
-    for (int64_t i = 0; i < half; i += 16) {
-      const int left = half - i < 16 ? static_cast<int>(half - i) : 16;
-      const int lo_n = left < 8 ? 2 * left : 16, hi_n = 2 * left - lo_n;
-      const Vec lo = lo_n == 16 ? element.at(x, 2 * i) : element.part(x, 2 * i, lo_n);
-      Vec hi = Vec::zero(), a, b;
-      if (hi_n) hi = hi_n == 16 ? element.at(x, 2 * i + 16) : element.part(x, 2 * i + 16, hi_n);
-      split_pairs(lo, hi, a, b);
-      const Vec c = left == 16 ? load(cos + i) : load_n(cos + i, left);
-      const Vec s = left == 16 ? load(sin + i) : load_n(sin + i, left);
-      Vec turned_lo, turned_hi;
-      join_pairs(a * c - b * s, b * c + a * s, turned_lo, turned_hi);
-      store_n(out + 2 * i, turned_lo, lo_n);
-      if (hi_n) store_n(out + 2 * i + 16, turned_hi, hi_n);
-    }
-  }
-  for (int64_t i = 2 * half; i < size; i += 16) {
-    const int left = size - i < 16 ? static_cast<int>(size - i) : 16;
-    if (left == 16) {
-      store(out + i, element.at(x, i));
-    } else {
-      store_n(out + i, element.part(x, i, left), left);
+    if (SEAM == kPlain && heads.x == heads.out) continue;  // already in place
+    for (int64_t at = 2 * half; at < heads.head_size; at += kPiece) {
+      const int64_t n = heads.head_size - at < kPiece ? heads.head_size - at : kPiece;
+      if constexpr (SEAM != kPlain) gains<S>(f.gain_a, heads, at, n);
+      for (int64_t h = 0; h < count; h++) {
+        keep<S, SEAM>(x + h * heads.x_stride + at, out + h * heads.out_stride + at, n, Vec::all(inv[h]), f);
+      }
     }
   }
 }
 
-template <class S, class C>
-void rotate_heads(const Heads& heads) {
-  const C* cos = static_cast<const C*>(heads.cos);
-  const C* sin = static_cast<const C*>(heads.sin);
-  for (int64_t h = 0; h < heads.heads; h++) {
-    rotate_head(static_cast<const S*>(heads.x) + h * heads.x_stride, static_cast<S*>(heads.out) + h * heads.out_stride,
-                heads, cos, sin, Plain<S>{});
-  }
-}
-
-// 1 / rms of four heads that are at most one chunk long, with one division and one square root for all.
 template <class S>
-EDGE_OPS_INLINE void inverse_rms_of_four(const S* x, int64_t stride, const Heads& heads, float* inv) {
-  const int n = static_cast<int>(heads.head_size);
-  Four sums[4];
-  for (int h = 0; h < 4; h++) {
-    const Source<S> source{x + h * stride};
-    sums[h] = n == 128  ? chunk_of<8>(source, 0)
-              : n == 256 ? chunk_of<16>(source, 0)
-              : n == 64  ? chunk_of<4>(source, 0)
-                         : chunk(source, 0, n);
-  }
-  store(inv, inverse_rms(sums_of_four(sums[0], sums[1], sums[2], sums[3]), static_cast<float>(n), heads.eps));
+void rotate_heads(const Heads& heads) {
+  turn_heads<S, kPlain>(heads);
 }
 
-template <bool ROUND, class S, class W, class C>
-EDGE_OPS_INLINE void norm_rotate(const Heads& heads) {
-  const S* x = static_cast<const S*>(heads.x);
-  S* out = static_cast<S*>(heads.out);
-  const bool small = heads.head_size > 0 && heads.head_size <= numerics::kChunk;
-  for (int64_t head = 0; head < heads.heads;) {
-    const int together = small && heads.heads - head >= 4 ? 4 : 1;
-    float inv[4];
-    if (together == 4) {
-      inverse_rms_of_four(x + head * heads.x_stride, heads.x_stride, heads, inv);
-    } else {
-      const float sum = sum_of_squares(Source<S>{x + head * heads.x_stride}, heads.head_size);
-      inv[0] = inverse_rms(sum, static_cast<float>(heads.head_size), heads.eps);
-    }
-    for (int h = 0; h < together; h++, head++) {
-      const Normed<S, W, ROUND> element{static_cast<const W*>(heads.weight), Vec::all(inv[h]),
-                                        Vec::all(heads.weight_offset)};
-      rotate_head(x + head * heads.x_stride, out + head * heads.out_stride, heads, static_cast<const C*>(heads.cos),
-                  static_cast<const C*>(heads.sin), element);
-    }
-  }
-}
-
-template <class S, class W, class C>
+template <class S>
 void norm_rotate_heads(const Heads& heads) {
   if (heads.round_normalized) {
-    norm_rotate<true, S, W, C>(heads);
+    turn_heads<S, kNormedRounded>(heads);
   } else {
-    norm_rotate<false, S, W, C>(heads);
+    turn_heads<S, kNormed>(heads);
   }
 }
 
 // --- the table -------------------------------------------------------------------------
 
-#define EDGE_OPS_ROW_TABLE(level)                                                                                     \
-  {                                                                                                                   \
-    level, {{norm_rows<false, float, float>, norm_rows<false, float, float>},                                        \
-            {norm_rows<false, bf16, bf16>, norm_rows<false, bf16, float>},                                            \
-            {norm_rows<false, f16, f16>, norm_rows<false, f16, float>}},                                              \
-        {{norm_rows<true, float, float>, norm_rows<true, float, float>},                                              \
-         {norm_rows<true, bf16, bf16>, norm_rows<true, bf16, float>},                                                 \
-         {norm_rows<true, f16, f16>, norm_rows<true, f16, float>}},                                                   \
-        {gate_rows<Silu, float>, gate_rows<Silu, bf16>, gate_rows<Silu, f16>},                                        \
-        {gate_rows<GeluTanh, float>, gate_rows<GeluTanh, bf16>, gate_rows<GeluTanh, f16>},                            \
-        {{rotate_heads<float, float>, rotate_heads<float, float>},                                                    \
-         {rotate_heads<bf16, bf16>, rotate_heads<bf16, float>},                                                       \
-         {rotate_heads<f16, f16>, rotate_heads<f16, float>}},                                                         \
-        {{{norm_rotate_heads<float, float, float>, norm_rotate_heads<float, float, float>},                           \
-          {norm_rotate_heads<float, float, float>, norm_rotate_heads<float, float, float>}},                          \
-         {{norm_rotate_heads<bf16, bf16, bf16>, norm_rotate_heads<bf16, bf16, float>},                                \
-          {norm_rotate_heads<bf16, float, bf16>, norm_rotate_heads<bf16, float, float>}},                             \
-         {{norm_rotate_heads<f16, f16, f16>, norm_rotate_heads<f16, f16, float>},                                     \
-          {norm_rotate_heads<f16, float, f16>, norm_rotate_heads<f16, float, float>}}},                               \
+#define EDGE_OPS_ROW_TABLE(level)                                                          \
+  {                                                                                        \
+    level, {{norm_rows<false, float, float>, norm_rows<false, float, float>},              \
+            {norm_rows<false, bf16, bf16>, norm_rows<false, bf16, float>},                 \
+            {norm_rows<false, f16, f16>, norm_rows<false, f16, float>}},                   \
+        {{norm_rows<true, float, float>, norm_rows<true, float, float>},                   \
+         {norm_rows<true, bf16, bf16>, norm_rows<true, bf16, float>},                      \
+         {norm_rows<true, f16, f16>, norm_rows<true, f16, float>}},                        \
+        {gate_rows<Silu, float>, gate_rows<Silu, bf16>, gate_rows<Silu, f16>},             \
+        {gate_rows<GeluTanh, float>, gate_rows<GeluTanh, bf16>, gate_rows<GeluTanh, f16>}, \
+        {rotate_heads<float>, rotate_heads<bf16>, rotate_heads<f16>},                      \
+        {norm_rotate_heads<float>, norm_rotate_heads<bf16>, norm_rotate_heads<f16>},       \
   }

@@ -35,6 +35,7 @@ struct Heads {
   int64_t heads, head_size, half;
   int64_t x_stride, out_stride;  // between heads
   float eps, weight_offset;
+  bool wide_weight, wide_cache;  // float32 beside 16-bit heads
   bool interleaved, round_normalized;
 };
 
@@ -43,14 +44,13 @@ using GateKernel = void (*)(const GateRows&);
 using HeadsKernel = void (*)(const Heads&);
 
 // First index: dtype of the rows (float32, bfloat16, float16). An index named `wide` is 1 where the weight
-// or cache is float32 beside 16-bit rows.
+// is float32 beside 16-bit rows.
 struct RowTable {
   const char* name;
   NormKernel rms_norm[3][2];            // [dtype][wide weight]
   NormKernel add_rms_norm[3][2];        // [dtype][wide weight]
   GateKernel silu[3], gelu_tanh[3];     // [dtype]
-  HeadsKernel rotate[3][2];             // [dtype][wide cache]
-  HeadsKernel norm_rotate[3][2][2];     // [dtype][wide weight][wide cache]
+  HeadsKernel rotate[3], norm_rotate[3];  // [dtype]
 };
 
 namespace baseline {

@@ -13,11 +13,6 @@ inline Vec operator-(Vec x, Vec y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub
 inline Vec operator*(Vec x, Vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 inline Vec operator/(Vec x, Vec y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 
-inline Vec negate(Vec x) {
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  return {_mm256_xor_ps(x.a, sign), _mm256_xor_ps(x.b, sign)};
-}
-
 inline Vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 inline void store(float* p, Vec x) {
   _mm256_storeu_ps(p, x.a);
@@ -55,16 +50,29 @@ inline void store(T* p, Vec x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x, T{}));
 }
 template <class T>
-__attribute__((noinline)) Vec load_n(const T* p, int n) {
+__attribute__((noinline)) Vec load_part(const T* p, int n) {
   T buffer[16] = {};
   copy_n(buffer, p, n);
   return load(buffer);
 }
 template <class T>
-__attribute__((noinline)) void store_n(T* p, Vec x, int n) {
+__attribute__((noinline)) void store_part(T* p, Vec x, int n) {
   T buffer[16];
   store(buffer, x);
   copy_n(p, buffer, n);
+}
+// The ends of rows: a call, since its copies would swell every loop. A full vector costs no call.
+template <class T>
+inline Vec load_n(const T* p, int n) {
+  return n == 16 ? load(p) : load_part(p, n);
+}
+template <class T>
+inline void store_n(T* p, Vec x, int n) {
+  if (n == 16) {
+    store(p, x);
+  } else {
+    store_part(p, x, n);
+  }
 }
 template <class T>
 inline void store2(T* p, Vec lo, Vec hi) {
@@ -92,15 +100,11 @@ inline Vec at_most(float bound, Vec x) {
   const __m256 m = _mm256_set1_ps(bound);
   return {_mm256_min_ps(m, x.a), _mm256_min_ps(m, x.b)};
 }
-inline Vec nearest(Vec x) {
-  return {_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
-          _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+// The low bits moved to where a float keeps its exponent.
+inline __m256 bits_to_exponent8(__m256 x) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
 }
-inline __m256 half_power8(__m256 n) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(126)), 23));
-}
-// 2^(n - 1) for whole n in [-126, 128], 0 for -126.
-inline Vec half_power(Vec n) { return {half_power8(n.a), half_power8(n.b)}; }
+inline Vec bits_to_exponent(Vec x) { return {bits_to_exponent8(x.a), bits_to_exponent8(x.b)}; }
 
 // Lanes of the last steps of a halving tree.
 using Four = __m128;

@@ -12,8 +12,6 @@ inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 
-inline Vec negate(Vec x) { return {_mm512_xor_ps(x.v, _mm512_set1_ps(-0.0f))}; }
-
 inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
@@ -84,13 +82,9 @@ inline Vec round_to(Vec x, f16) { return widen(narrow(x, f16{}), f16{}); }
 // min and max return their second operand where one is NaN: x passes through.
 inline Vec at_least(float bound, Vec x) { return {_mm512_max_ps(_mm512_set1_ps(bound), x.v)}; }
 inline Vec at_most(float bound, Vec x) { return {_mm512_min_ps(_mm512_set1_ps(bound), x.v)}; }
-inline Vec nearest(Vec x) {
-  return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-// 2^(n - 1) for whole n in [-126, 128], 0 for -126.
-inline Vec half_power(Vec n) {
-  return {_mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(126)), 23))};
+// The low bits moved to where a float keeps its exponent.
+inline Vec bits_to_exponent(Vec x) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x.v), 23))};
 }
 
 // Lanes of the last steps of a halving tree.

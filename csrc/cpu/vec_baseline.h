@@ -23,11 +23,6 @@ inline Vec operator/(Vec x, Vec y) {
   return {_mm_div_ps(x.a, y.a), _mm_div_ps(x.b, y.b), _mm_div_ps(x.c, y.c), _mm_div_ps(x.d, y.d)};
 }
 
-inline Vec negate(Vec x) {
-  const __m128 sign = _mm_set1_ps(-0.0f);
-  return {_mm_xor_ps(x.a, sign), _mm_xor_ps(x.b, sign), _mm_xor_ps(x.c, sign), _mm_xor_ps(x.d, sign)};
-}
-
 inline Vec load(const float* p) {
   return {_mm_loadu_ps(p), _mm_loadu_ps(p + 4), _mm_loadu_ps(p + 8), _mm_loadu_ps(p + 12)};
 }
@@ -104,16 +99,29 @@ inline void store(bf16* p, Vec x) { store_narrow(p, x); }
 __attribute__((noinline)) Vec load(const f16* p) { return load_narrow(p); }
 __attribute__((noinline)) void store(f16* p, Vec x) { store_narrow(p, x); }
 template <class T>
-__attribute__((noinline)) Vec load_n(const T* p, int n) {
+__attribute__((noinline)) Vec load_part(const T* p, int n) {
   T buffer[16] = {};
   copy_n(buffer, p, n);
   return load(buffer);
 }
 template <class T>
-__attribute__((noinline)) void store_n(T* p, Vec x, int n) {
+__attribute__((noinline)) void store_part(T* p, Vec x, int n) {
   T buffer[16];
   store(buffer, x);
   copy_n(p, buffer, n);
+}
+// The ends of rows: a call, since its copies would swell every loop. A full vector costs no call.
+template <class T>
+inline Vec load_n(const T* p, int n) {
+  return n == 16 ? load(p) : load_part(p, n);
+}
+template <class T>
+inline void store_n(T* p, Vec x, int n) {
+  if (n == 16) {
+    store(p, x);
+  } else {
+    store_part(p, x, n);
+  }
 }
 template <class T>
 inline void store2(T* p, Vec lo, Vec hi) {
@@ -138,15 +146,11 @@ inline Vec at_most(float bound, Vec x) {
   const __m128 m = _mm_set1_ps(bound);
   return {_mm_min_ps(m, x.a), _mm_min_ps(m, x.b), _mm_min_ps(m, x.c), _mm_min_ps(m, x.d)};
 }
-// Through int32 and back: exact for the range of exp. -0 becomes +0 and a NaN a large number, and neither
-// shows: only n times a constant, y - n and 2^n use the result, and y is still NaN.
-inline __m128 nearest4(__m128 x) { return _mm_cvtepi32_ps(_mm_cvtps_epi32(x)); }
-inline Vec nearest(Vec x) { return {nearest4(x.a), nearest4(x.b), nearest4(x.c), nearest4(x.d)}; }
-inline __m128 half_power4(__m128 n) {
-  return _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(_mm_cvtps_epi32(n), _mm_set1_epi32(126)), 23));
+// The low bits moved to where a float keeps its exponent.
+inline __m128 bits_to_exponent4(__m128 x) { return _mm_castsi128_ps(_mm_slli_epi32(_mm_castps_si128(x), 23)); }
+inline Vec bits_to_exponent(Vec x) {
+  return {bits_to_exponent4(x.a), bits_to_exponent4(x.b), bits_to_exponent4(x.c), bits_to_exponent4(x.d)};
 }
-// 2^(n - 1) for whole n in [-126, 128], 0 for -126.
-inline Vec half_power(Vec n) { return {half_power4(n.a), half_power4(n.b), half_power4(n.c), half_power4(n.d)}; }
 
 // Lanes of the last steps of a halving tree.
 using Four = __m128;
