@@ -47,6 +47,7 @@ class Refusal(NamedTuple):
     what: str
     change: Callable[[Arguments], None]
     error: type
+    memory: bool  # a matter of which memory the tensors share
 
     def __str__(self) -> str:
         return f"{self.op}-{self.name}-{self.what}"
@@ -55,9 +56,15 @@ class Refusal(NamedTuple):
 CASES: List[Refusal] = []
 
 
-def refuse(ops: str, name: str, error: type, what: str, change: Callable[[Arguments], Any]) -> None:
+def refuse(
+    ops: str, name: str, error: type, what: str, change: Callable[[Arguments], Any], memory: bool = False
+) -> None:
     for op in ops.split():
-        CASES.append(Refusal(op, name, what, change, error))
+        CASES.append(Refusal(op, name, what, change, error, memory))
+
+
+def refuse_overlap(ops: str, name: str, what: str, change: Callable[[Arguments], Any]) -> None:
+    refuse(ops, name, ValueError, what, change, memory=True)
 
 
 def set_to(name: str, value: Callable[[Tensor], Any]) -> Callable[[Arguments], None]:
@@ -171,21 +178,21 @@ _weight_refusals(NORMS, "weight")
 _number_refusals(f"{NORMS} {FUSED}")
 
 _like_refusals(f"rms_norm {GATED}", "out")
-refuse(f"rms_norm {GATED}", "out", ValueError, "overlaps itself", set_to("out", expanded))
-refuse("rms_norm", "out", ValueError, "one row on from x", overlapping("out", "x", 8))
-refuse("rms_norm", "out", ValueError, "one element on from x", overlapping("out", "x", 1))
-refuse("rms_norm", "out", ValueError, "x transposed in place", lambda a: a.update(x=a["out"].view(2, 2, 8), out=a["out"].view(2, 2, 8).transpose(0, 1)))  # fmt: skip
-refuse("rms_norm", "out", ValueError, "holds weight", into("weight", "out"))
-refuse(GATED, "out", ValueError, "is the gate", lambda a: a.update(out=a["x"][:, :4]))
-refuse(GATED, "out", ValueError, "is the factor", lambda a: a.update(out=a["x"][:, 4:]))
+refuse_overlap(f"rms_norm {GATED}", "out", "overlaps itself", set_to("out", expanded))
+refuse_overlap("rms_norm", "out", "one row on from x", overlapping("out", "x", 8))
+refuse_overlap("rms_norm", "out", "one element on from x", overlapping("out", "x", 1))
+refuse_overlap("rms_norm", "out", "x transposed in place", lambda a: a.update(x=a["out"].view(2, 2, 8), out=a["out"].view(2, 2, 8).transpose(0, 1)))  # fmt: skip
+refuse_overlap("rms_norm", "out", "holds weight", into("weight", "out"))
+refuse_overlap(GATED, "out", "is the gate", lambda a: a.update(out=a["x"][:, :4]))
+refuse_overlap(GATED, "out", "is the factor", lambda a: a.update(out=a["x"][:, 4:]))
 
 _like_refusals("fused_add_rms_norm", "residual")
-refuse("fused_add_rms_norm", "x", ValueError, "is residual", same_as("x", "residual"))
-refuse("fused_add_rms_norm", "x", ValueError, "one element on from residual", overlapping("x", "residual", 1))
-refuse("fused_add_rms_norm", "x", ValueError, "expanded", set_to("x", expanded))
-refuse("fused_add_rms_norm", "residual", ValueError, "expanded", set_to("residual", expanded))
-refuse("fused_add_rms_norm", "x", ValueError, "holds weight", into("weight", "x"))
-refuse("fused_add_rms_norm", "residual", ValueError, "holds weight", into("weight", "residual"))
+refuse_overlap("fused_add_rms_norm", "x", "is residual", same_as("x", "residual"))
+refuse_overlap("fused_add_rms_norm", "x", "one element on from residual", overlapping("x", "residual", 1))
+refuse_overlap("fused_add_rms_norm", "x", "expanded", set_to("x", expanded))
+refuse_overlap("fused_add_rms_norm", "residual", "expanded", set_to("residual", expanded))
+refuse_overlap("fused_add_rms_norm", "x", "holds weight", into("weight", "x"))
+refuse_overlap("fused_add_rms_norm", "residual", "holds weight", into("weight", "residual"))
 
 _grad_refusals("rms_norm", "x", "weight", "out")
 _grad_refusals("fused_add_rms_norm", "x", "residual", "weight")
@@ -219,31 +226,31 @@ refuse(ROTATIONS, "cos_sin_cache", ValueError, "too wide", set_to("cos_sin_cache
 refuse(ROTATIONS, "cos_sin_cache", ValueError, "strided", set_to("cos_sin_cache", strided_last))
 refuse(ROTATIONS, "cos_sin_cache", ValueError, "other device", set_to("cos_sin_cache", lambda t: t.to("meta")))
 
-refuse(ROTARY, "query", ValueError, "expanded", set_to("query", expanded))
-refuse(ROTARY, "key", ValueError, "expanded", set_to("key", expanded))
-refuse(ROTARY, "query", ValueError, "is key", lambda a: a.update(query=a["key"]))
-refuse(ROTARY, "query", ValueError, "one element on from key", overlapping("query", "key", 1))
-refuse(ROTARY, "query", ValueError, "holds positions", into("positions", "query"))
-refuse(ROTARY, "key", ValueError, "holds positions", into("positions", "key"))
-refuse(ROTARY, "query", ValueError, "holds the cache", into("cos_sin_cache", "query"))
-refuse(ROTARY, "key", ValueError, "holds the cache", into("cos_sin_cache", "key"))
+refuse_overlap(ROTARY, "query", "expanded", set_to("query", expanded))
+refuse_overlap(ROTARY, "key", "expanded", set_to("key", expanded))
+refuse_overlap(ROTARY, "query", "is key", lambda a: a.update(query=a["key"]))
+refuse_overlap(ROTARY, "query", "one element on from key", overlapping("query", "key", 1))
+refuse_overlap(ROTARY, "query", "holds positions", into("positions", "query"))
+refuse_overlap(ROTARY, "key", "holds positions", into("positions", "key"))
+refuse_overlap(ROTARY, "query", "holds the cache", into("cos_sin_cache", "query"))
+refuse_overlap(ROTARY, "key", "holds the cache", into("cos_sin_cache", "key"))
 
 for _side, _other in (("query", "key"), ("key", "query")):
     _w, _out, _other_out = f"{_side[0]}_weight", f"{_side}_out", f"{_other}_out"
     _weight_refusals(FUSED, _w)
     _like_refusals(FUSED, _out)
     refuse(FUSED, _out, ValueError, f"without {_side}", lambda a, s=_side: a.update({s: None}))
-    refuse(FUSED, _out, ValueError, "expanded", set_to(_out, expanded))
-    refuse(FUSED, _out, ValueError, "one element on", overlapping(_out, _side, 1))
-    refuse(FUSED, _out, ValueError, "holds a weight", into(_w, _out))
-    refuse(FUSED, _out, ValueError, "holds positions", into("positions", _out))
-    refuse(FUSED, _out, ValueError, "holds the cache", into("cos_sin_cache", _out))
-    refuse(FUSED, _out, ValueError, f"overlaps {_other}", overlapping(_out, _other, 1))
-    refuse(FUSED, "query_out", ValueError, f"meets key_out {_side}", overlapping(_out, _other_out, 2))
-    refuse(FUSED, _side, ValueError, "expanded in place", lambda a, s=_side, o=_out: a.update({s: expanded(a[s]), o: None}))  # fmt: skip
-    refuse(FUSED, _side, ValueError, "in place, holds the cache", lambda a, s=_side, o=_out: (a.update({o: None}), into("cos_sin_cache", s)(a)))  # fmt: skip
-    refuse(FUSED, _side, ValueError, "in place, holds its weight", lambda a, s=_side, o=_out, w=_w: (a.update({o: None}), into(w, s)(a)))  # fmt: skip
-refuse(FUSED, "query", ValueError, "is key in place", lambda a: a.update(query=a["key"], query_out=None, key_out=None))
+    refuse_overlap(FUSED, _out, "expanded", set_to(_out, expanded))
+    refuse_overlap(FUSED, _out, "one element on", overlapping(_out, _side, 1))
+    refuse_overlap(FUSED, _out, "holds a weight", into(_w, _out))
+    refuse_overlap(FUSED, _out, "holds positions", into("positions", _out))
+    refuse_overlap(FUSED, _out, "holds the cache", into("cos_sin_cache", _out))
+    refuse_overlap(FUSED, _out, f"overlaps {_other}", overlapping(_out, _other, 1))
+    refuse_overlap(FUSED, "query_out", f"meets key_out {_side}", overlapping(_out, _other_out, 2))
+    refuse_overlap(FUSED, _side, "expanded in place", lambda a, s=_side, o=_out: a.update({s: expanded(a[s]), o: None}))  # fmt: skip
+    refuse_overlap(FUSED, _side, "in place, holds the cache", lambda a, s=_side, o=_out: (a.update({o: None}), into("cos_sin_cache", s)(a)))  # fmt: skip
+    refuse_overlap(FUSED, _side, "in place, holds its weight", lambda a, s=_side, o=_out, w=_w: (a.update({o: None}), into(w, s)(a)))  # fmt: skip
+refuse_overlap(FUSED, "query", "is key in place", lambda a: a.update(query=a["key"], query_out=None, key_out=None))
 
 _grad_refusals(ROTARY, "query", "key", "cos_sin_cache")
 _grad_refusals(FUSED, "query", "key", "q_weight", "k_weight", "cos_sin_cache", "query_out", "key_out")

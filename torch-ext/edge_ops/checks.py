@@ -6,6 +6,7 @@ code refuses the same inputs before it uses a pointer (csrc/ops); it hands what 
 functions, which put the refusal into words.
 """
 
+import math
 from typing import List, Optional, Sequence, Tuple
 
 import torch
@@ -81,7 +82,11 @@ def _number(name: str, value: object) -> None:
 
 def _has_memory(value: Tensor) -> bool:
     """Fake, functional and wrapped tensors have no address; the traced call is checked when it runs."""
-    return type(value) in (Tensor, torch.nn.Parameter) and value.device.type != "meta"
+    return (
+        type(value) in (Tensor, torch.nn.Parameter)
+        and value.device.type != "meta"
+        and not torch.compiler.is_dynamo_compiling()
+    )
 
 
 def _address(value: Tensor) -> Optional[int]:
@@ -234,7 +239,7 @@ def _positions(positions, heads_name: str, heads: Tensor) -> None:
     if positions.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"positions must be int32 or int64, got {positions.dtype}")
     leading = tuple(heads.shape[:-2])
-    tokens = heads.shape[:-2].numel()
+    tokens = math.prod(leading)  # not Size.numel(), which turns a symbolic size into a constant
     if tuple(positions.shape) not in (leading, (tokens,)):
         raise ValueError(
             f"positions must be [tokens] = [{tokens}] or {heads_name}'s leading shape {leading}, "

@@ -37,10 +37,8 @@ DIRECT_DISABLED = os.environ.get("EDGE_OPS_DISABLE_DIRECT", "0") not in ("", "0"
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-
-def devices() -> Tuple[str, ...]:
-    """Device types that this build has kernels for."""
-    return () if extension is None else tuple(extension.build_info()["backends"])
+# Device types that this build has kernels for. A constant: Dynamo cannot trace a call of the native module.
+DEVICES: Tuple[str, ...] = () if extension is None else tuple(extension.build_info()["backends"])
 
 
 def build_info() -> Dict[str, Any]:

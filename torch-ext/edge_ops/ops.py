@@ -35,18 +35,18 @@ def _public(function: Callable[..., Any]) -> Callable[..., Any]:
 def _registered(*tensors: Optional[Tensor]) -> bool:
     """Whether the registered operator covers these tensors (the first one decides dtype and device)."""
     present = [t for t in tensors if t is not None]
-    first = present[0]
     return (
         native.extension is not None
-        and first.dtype in native.ROW_DTYPES
-        and first.device.type in (*native.devices(), "meta")
-        and all(t.dim() <= MAX_RANK for t in present)
+        and len(present) > 0
+        and all(isinstance(t, Tensor) and t.dim() <= MAX_RANK for t in present)
+        and present[0].dtype in native.ROW_DTYPES
+        and present[0].device.type in (*native.DEVICES, "meta")
     )
 
 
-def _eager() -> bool:
-    """False while Dynamo traces: the shape functions check then, and tracing through checks costs time."""
-    return not torch.compiler.is_dynamo_compiling()
+def _unchecked(*tensors: Optional[Tensor]) -> bool:
+    """Whether Dynamo traces a call of a registered operator: its shape function checks, and tracing takes time."""
+    return torch.compiler.is_dynamo_compiling() and _registered(*tensors)
 
 
 @_public
@@ -77,7 +77,7 @@ def rms_norm(
         ValueError: a rank, shape, stride, device or overlap that is not allowed.
         RuntimeError: ``out`` together with a tensor that requires grad.
     """
-    if _eager():
+    if not _unchecked(x, weight, out):
         checks.rms_norm(x, weight, eps, weight_offset, out)
     if _registered(x, weight, out):
         if out is None:
@@ -116,7 +116,7 @@ def fused_add_rms_norm(
         TypeError, ValueError: as `rms_norm`; also where x and residual overlap.
         RuntimeError: a tensor requires grad while grad mode is on.
     """
-    if _eager():
+    if not _unchecked(x, residual, weight):
         checks.fused_add_rms_norm(x, residual, weight, eps, weight_offset)
     if _registered(x, residual, weight):
         native.ops.fused_add_rms_norm(x, residual, weight, eps, weight_offset)
@@ -126,7 +126,7 @@ def fused_add_rms_norm(
 
 
 def _gated_activation(name: str, x: Tensor, out: Optional[Tensor]) -> Tensor:
-    if _eager():
+    if not _unchecked(x, out):
         checks.gated_activation(name, x, out)
     if _registered(x, out):
         if out is None:
@@ -206,7 +206,7 @@ def rotary_embedding(
         TypeError, ValueError: as `rms_norm`.
         RuntimeError: a tensor requires grad while grad mode is on.
     """
-    if _eager():
+    if not _unchecked(query, key, cos_sin_cache):
         checks.rotary_embedding(positions, query, key, cos_sin_cache)
     if _registered(query, key, cos_sin_cache):
         native.ops.rotary_embedding(positions, query, key, cos_sin_cache, interleaved)
@@ -257,12 +257,12 @@ def fused_qk_norm_rope(
         TypeError, ValueError: as `rms_norm`.
         RuntimeError: a tensor requires grad while grad mode is on.
     """
-    if _eager():
+    if (query is None and key is None) or not _unchecked(query, key, query_out, key_out, cos_sin_cache):
         checks.fused_qk_norm_rope(
             positions, query, key, q_weight, k_weight, cos_sin_cache, eps, weight_offset, query_out, key_out
         )
     tail = (cos_sin_cache, eps, weight_offset, interleaved, round_normalized)
-    if _registered(*(t for t in (query, key, query_out, key_out, cos_sin_cache) if t is not None)):
+    if _registered(query, key, query_out, key_out, cos_sin_cache):
         # One registered operator writes in place and one elsewhere; a mixed call is one of each.
         inside_q, inside_k = (query if query_out is None else None), (key if key_out is None else None)
         if inside_q is not None or inside_k is not None:
@@ -329,6 +329,6 @@ def explain(op: Any, *args: Any, **kwargs: Any) -> Route:
         return Route("dispatcher", device, kernel, refusal)
     if rows[0].dtype not in native.ROW_DTYPES:
         refusal = f"native code has no {rows[0].dtype} rows"
-    elif device not in native.devices():
+    elif device not in native.DEVICES:
         refusal = f"this build has no {device} kernels"
     return Route("reference", device, "torch", refusal)
