@@ -1,5 +1,7 @@
 // The operators as PyTorch knows them: schemas with their mutation marks, and kernels that fill a record,
 // check it and run it. LibTorch's stable ABI only, so that one object serves every torch from 2.10 on.
+#include "old_libstdcxx.h"  // first
+
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -11,6 +13,14 @@
 
 #include "../csrc/python/direct.h"
 #include "../csrc/run.h"
+
+#ifdef __linux__
+// glibc 2.32 added this variable and libstdc++'s reference counts read it; a definition of our own, for this
+// library alone, keeps older glibcs in. 0: there may be more than one thread.
+extern "C" {
+__attribute__((visibility("hidden"))) char __libc_single_threaded = 0;
+}
+#endif
 
 namespace {
 
