@@ -93,7 +93,7 @@ def _address(value: Tensor) -> Optional[int]:
     if not _has_memory(value):
         return None
     try:
-        return value.data_ptr()
+        return value.data_ptr() or None  # 0: a functional tensor
     except RuntimeError:  # a wrapper without storage
         return None
 

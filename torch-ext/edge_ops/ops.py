@@ -32,7 +32,7 @@ def _public(function: Callable[..., Any]) -> Callable[..., Any]:
     return direct
 
 
-def _registered(*tensors: Optional[Tensor]) -> bool:
+def _registered(*tensors: Optional[Tensor], writes: bool = False) -> bool:
     """Whether the registered operator covers these tensors (the first one decides dtype and device)."""
     present = [t for t in tensors if t is not None]
     return (
@@ -41,7 +41,25 @@ def _registered(*tensors: Optional[Tensor]) -> bool:
         and all(isinstance(t, Tensor) and t.dim() <= MAX_RANK for t in present)
         and present[0].dtype in native.ROW_DTYPES
         and present[0].device.type in (*native.DEVICES, "meta")
+        and not _transformed(writes)
     )
+
+
+def _transformed(writes: bool) -> bool:
+    """Inside a torch.func transform that the operator cannot take part in: any but vmap of a functional one."""
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(writes or level.key() != torch._C._functorch.TransformType.Vmap for level in levels)
+
+
+def _wrote(*tensors: Optional[Tensor]) -> None:
+    """Counts up the versions of what a registered operator wrote: autograd then notices that a saved tensor changed.
+
+    Not while Dynamo traces: the compiled program does it for its inputs.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        torch.autograd.graph.increment_version([t for t in tensors if t is not None])
 
 
 def _unchecked(*tensors: Optional[Tensor]) -> bool:
@@ -79,10 +97,11 @@ def rms_norm(
     """
     if not _unchecked(x, weight, out):
         checks.rms_norm(x, weight, eps, weight_offset, out)
-    if _registered(x, weight, out):
+    if _registered(x, weight, out, writes=out is not None):
         if out is None:
             return native.ops.rms_norm(x, weight, eps, weight_offset)
         native.ops.rms_norm_out(out, x, weight, eps, weight_offset)
+        _wrote(out)
         return out
     result = reference.rms_norm(x, weight, eps, weight_offset)
     return result if out is None else out.copy_(result)
@@ -118,8 +137,9 @@ def fused_add_rms_norm(
     """
     if not _unchecked(x, residual, weight):
         checks.fused_add_rms_norm(x, residual, weight, eps, weight_offset)
-    if _registered(x, residual, weight):
+    if _registered(x, residual, weight, writes=True):
         native.ops.fused_add_rms_norm(x, residual, weight, eps, weight_offset)
+        _wrote(x, residual)
         return x, residual
     normed, stream = reference.fused_add_rms_norm(x, residual, weight, eps, weight_offset)
     return x.copy_(normed), residual.copy_(stream)
@@ -128,10 +148,11 @@ def fused_add_rms_norm(
 def _gated_activation(name: str, x: Tensor, out: Optional[Tensor]) -> Tensor:
     if not _unchecked(x, out):
         checks.gated_activation(name, x, out)
-    if _registered(x, out):
+    if _registered(x, out, writes=out is not None):
         if out is None:
             return getattr(native.ops, name)(x)
         getattr(native.ops, f"{name}_out")(out, x)
+        _wrote(out)
         return out
     result = getattr(reference, name)(x)
     return result if out is None else out.copy_(result)
@@ -208,8 +229,9 @@ def rotary_embedding(
     """
     if not _unchecked(query, key, cos_sin_cache):
         checks.rotary_embedding(positions, query, key, cos_sin_cache)
-    if _registered(query, key, cos_sin_cache):
+    if _registered(query, key, cos_sin_cache, writes=True):
         native.ops.rotary_embedding(positions, query, key, cos_sin_cache, interleaved)
+        _wrote(query, key)
         return query, key
     for heads in (query, key):
         if heads is not None:
@@ -262,7 +284,7 @@ def fused_qk_norm_rope(
             positions, query, key, q_weight, k_weight, cos_sin_cache, eps, weight_offset, query_out, key_out
         )
     tail = (cos_sin_cache, eps, weight_offset, interleaved, round_normalized)
-    if _registered(query, key, query_out, key_out, cos_sin_cache):
+    if _registered(query, key, query_out, key_out, cos_sin_cache, writes=True):
         # One registered operator writes in place and one elsewhere; a mixed call is one of each.
         inside_q, inside_k = (query if query_out is None else None), (key if key_out is None else None)
         if inside_q is not None or inside_k is not None:
@@ -272,6 +294,7 @@ def fused_qk_norm_rope(
             native.ops.fused_qk_norm_rope_out(
                 query_out, key_out, positions, outside_q, outside_k, q_weight, k_weight, *tail
             )
+        _wrote(query if query_out is None else query_out, key if key_out is None else key_out)
         return (query if query_out is None else query_out), (key if key_out is None else key_out)
     results = []
     for heads, weight, out in ((query, q_weight, query_out), (key, k_weight, key_out)):

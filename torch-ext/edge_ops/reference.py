@@ -81,33 +81,24 @@ def _scale_rows(rows: Tensor, weight: Optional[Tensor], eps: float, weight_offse
     return normed * (weight.to(rows.dtype) + _constant(weight_offset, rows))
 
 
-class _Exp(torch.autograd.Function):
-    """exp in float32 by the contract's polynomial; ``narrow`` picks the one for 16-bit rows."""
+def _exp(x: Tensor, narrow: bool) -> Tensor:
+    """exp in float32 by the contract's polynomial; ``narrow`` picks the one for 16-bit rows.
 
-    @staticmethod
-    def forward(x: Tensor, narrow: bool) -> Tensor:
-        x = torch.where(x < -87.0, _constant(-87.0, x), x)
-        x = torch.where(x > 89.0, _constant(89.0, x), x)
-        y = x * _constant(_LOG2E, x)
-        n = torch.round(y)
-        if narrow:
-            p = _horner(_EXP2_COEFFS, y - n)
-        else:
-            r = (x - n * _constant(_LN2_HI, x)) - n * _constant(_LN2_LO, x)
-            p = _horner(_EXP_COEFFS, r)
-            p = (p * (r * r) + r) + 1.0
-        exponent = torch.where(torch.isnan(n), torch.zeros_like(n), n).to(torch.int32) + 126
-        half = p * (exponent << 23).view(torch.float32)
-        return half + half
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> Tuple[Tensor, None]:
-        (result,) = ctx.saved_tensors
-        return grad * result, None
+    Differentiable through the polynomial, whose derivative is as close to exp as itself.
+    """
+    x = torch.where(x < -87.0, _constant(-87.0, x), x)
+    x = torch.where(x > 89.0, _constant(89.0, x), x)
+    y = x * _constant(_LOG2E, x)
+    n = torch.round(y.detach())
+    if narrow:
+        p = _horner(_EXP2_COEFFS, y - n)
+    else:
+        r = (x - n * _constant(_LN2_HI, x)) - n * _constant(_LN2_LO, x)
+        p = _horner(_EXP_COEFFS, r)
+        p = (p * (r * r) + r) + 1.0
+    exponent = torch.where(torch.isnan(n), torch.zeros_like(n), n).to(torch.int32) + 126
+    half = p * (exponent << 23).view(torch.float32)
+    return half + half
 
 
 def _horner(coeffs: Tuple[float, ...], x: Tensor) -> Tensor:
@@ -121,7 +112,7 @@ def _gate(g: Tensor, argument: Tensor, storage: torch.dtype) -> Tensor:
     """g * sigmoid(argument)."""
     if storage == torch.float64:
         return g / (1.0 + torch.exp(-argument))
-    return g / (1.0 + _Exp.apply(-argument, storage != torch.float32))
+    return g / (1.0 + _exp(-argument, storage != torch.float32))
 
 
 def _halves(x: Tensor) -> Tuple[Tensor, Tensor]:
