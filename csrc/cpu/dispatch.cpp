@@ -7,11 +7,15 @@ namespace edge_ops {
 namespace cpu {
 namespace {
 
-// Elements per task below which a fork costs more than it gains (benchmarks/sweeps has the curves). A
-// single row, or a single token, never forks.
-constexpr int64_t kNormGrain = 16384;
+// Elements below which a fork costs more than it gains, from benchmarks/sweep_grains.py (its build sets
+// EDGE_OPS_GRAIN to fork always). A single row, or a single token, never forks.
+#ifdef EDGE_OPS_GRAIN
+constexpr int64_t kNormGrain = EDGE_OPS_GRAIN, kGateGrain = EDGE_OPS_GRAIN, kHeadsGrain = EDGE_OPS_GRAIN;
+#else
+constexpr int64_t kNormGrain = 20480;
 constexpr int64_t kGateGrain = 6144;
-constexpr int64_t kHeadsGrain = 12288;
+constexpr int64_t kHeadsGrain = 16384;
+#endif
 
 const RowTable* chosen = nullptr;
 ParallelFor parallel_for = nullptr;

@@ -30,8 +30,9 @@ struct Torch {
   PyObject* adopt_tensors = nullptr;       // torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
   PyObject* dispatch_modes = nullptr;      // torch.utils._python_dispatch.__dict__
   PyObject* profiler = nullptr;            // torch.autograd.profiler.__dict__
-  PyObject* requires_grad = nullptr;       // the names below, interned
-  PyObject* in_dispatch_mode = nullptr;
+  PyObject* requires_grad = nullptr;       // torch._C.TensorBase.requires_grad, a descriptor, and its getter:
+  descrgetfunc get = nullptr;              // half the price of an attribute look-up
+  PyObject* in_dispatch_mode = nullptr;    // the names below, interned
   PyObject* profiler_enabled = nullptr;
 } pytorch;
 
@@ -61,11 +62,12 @@ bool look_up_torch() {
   pytorch.adopt_tensors = attribute("torch._C", "_aoti.alloc_tensors_by_stealing_from_void_ptrs");
   pytorch.dispatch_modes = attribute("torch.utils._python_dispatch", "__dict__");
   pytorch.profiler = attribute("torch.autograd.profiler", "__dict__");
-  pytorch.requires_grad = PyUnicode_InternFromString("requires_grad");
+  pytorch.requires_grad = attribute("torch._C", "TensorBase.requires_grad");
   pytorch.in_dispatch_mode = PyUnicode_InternFromString("_is_in_torch_dispatch_mode");
   pytorch.profiler_enabled = PyUnicode_InternFromString("_is_profiler_enabled");
   PyObject* capsule = attribute("torch", "Tensor.__dlpack_c_exchange_api__");
   if (PyErr_Occurred()) return false;
+  pytorch.get = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(pytorch.requires_grad), Py_tp_descr_get));
   pytorch.dlpack = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   Py_DECREF(capsule);
   if (pytorch.dlpack != nullptr && pytorch.dlpack->header.version.major != 1) {
@@ -249,7 +251,8 @@ class Arguments {
     if (aoti_torch_grad_mode_is_enabled()) {
       grad_mode_ = true;
       for (int i = 0; i < count_; i++) {
-        PyObject* answer = PyObject_GetAttr(tensors_[i], pytorch.requires_grad);
+        PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(tensors_[i]));
+        PyObject* answer = pytorch.get(pytorch.requires_grad, tensors_[i], type);
         const bool plain = answer == Py_False;
         Py_XDECREF(answer);
         if (!plain) {
