@@ -3,15 +3,15 @@
 import argparse
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Tuple
+from contextlib import nullcontext
+from typing import Any, Dict, List, NamedTuple
 
 from ..models import patch, unpatch
-from .stopwatch import PARTS, SEAMS, timing
+from .profile import PARTS, SEAMS, Sampler
 from .weights import SOURCES, Loaded, Unavailable, load, random_model
 
 # Passes of whole decodes, in an order that gives both arms the same place on average.
 _ORDER = ("eager", "patched", "patched", "eager")
-_TIMED_STEPS = 16
 
 
 class Pass(NamedTuple):
@@ -62,24 +62,20 @@ def _compare(loaded: Loaded, arguments: argparse.Namespace, threads: int) -> boo
 
     model = loaded.model
     steps = arguments.tokens
-    total = len(_ORDER) * (steps + 1) + 2 * (_TIMED_STEPS + 2)
     passes: Dict[str, List[Pass]] = {"eager": [], "patched": []}
-    parts: Dict[str, Dict[str, float]] = {}
+    profiles = {arm: Sampler() for arm in passes}
     report = None
-    with tqdm(total=total, desc="   decoding", unit="token", leave=False) as bar:
+    with tqdm(total=len(_ORDER) * (steps + 1), desc="   decoding", unit="token", leave=False) as bar:
         for arm in _ORDER:
             report = _set(model, arm) or report
-            passes[arm].append(_decode(model, loaded.prompt, steps, bar))
-        for arm in ("eager", "patched"):
-            _set(model, arm)
-            parts[arm] = _seams(model, loaded.prompt, bar)
+            passes[arm].append(_decode(model, loaded.prompt, steps, bar, profiles[arm]))
         _set(model, "eager")
     print("   replaced:")
     for line in str(report).splitlines():
         print(f"   {line}")
     _print_texts(loaded, passes)
     agree = _print_agreement(passes)
-    _print_speed(passes, parts, arguments.dtype, threads)
+    _print_speed(passes, profiles, arguments.dtype, threads)
     # In 16 bits a near tie between two tokens may fall either way; in float32 it must not.
     return agree or arguments.dtype != "float32"
 
@@ -95,34 +91,29 @@ def _set(model: Any, arm: str) -> Any:
     return None
 
 
-def _decode(model: Any, prompt: List[int], steps: int, bar: Any, each: Any = None) -> Pass:
-    """Greedy decoding: the prompt in one call, then `steps` calls of one token."""
+def _decode(model: Any, prompt: List[int], steps: int, bar: Any, profile: Sampler) -> Pass:
+    """Greedy decoding: the prompt in one call, then `steps` calls of one token, which are profiled."""
     import torch
     from transformers import DynamicCache
 
     tokens, seconds = [], []
     cache = DynamicCache(config=model.config)
-    ids = torch.tensor([prompt])
     with torch.inference_mode():
-        for step in range(steps + 1):
-            start = time.perf_counter()
+
+        def step(ids: Any) -> Any:
             logits = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
             ids = logits[:, -1].argmax(-1, keepdim=True)
             tokens.append(int(ids))
-            if step:
-                seconds.append(time.perf_counter() - start)
-            if each is not None:
-                each()
             bar.update()
+            return ids
+
+        ids = step(torch.tensor([prompt]))
+        with profile if Sampler.available() else nullcontext():
+            for _ in range(steps):
+                start = time.perf_counter()
+                ids = step(ids)
+                seconds.append(time.perf_counter() - start)
     return Pass(tokens, seconds)
-
-
-def _seams(model: Any, prompt: List[int], bar: Any) -> Dict[str, float]:
-    """Median seconds of a decode step by part, from a decode of its own: timers slow a step down."""
-    with timing(model) as watch:
-        _decode(model, prompt, _TIMED_STEPS + 1, bar, watch.step)
-    del watch.steps[:2]  # the prefill and a first step
-    return watch.median()
 
 
 def _print_texts(loaded: Loaded, passes: Dict[str, List[Pass]]) -> None:
@@ -146,23 +137,29 @@ def _print_agreement(passes: Dict[str, List[Pass]]) -> bool:
 
 
 def _print_speed(
-    passes: Dict[str, List[Pass]], parts: Dict[str, Dict[str, float]], dtype: str, threads: int
+    passes: Dict[str, List[Pass]], profiles: Dict[str, Sampler], dtype: str, threads: int
 ) -> None:
     step = {arm: _median([s for one in passes[arm] for s in one.seconds]) for arm in passes}
-    eager, patched = (sum(parts[arm][name] for name in SEAMS) for arm in ("eager", "patched"))
-    print(f"   {dtype}, {threads} thread{'s' if threads > 1 else ''}; medians of a decode step of one token")
-    print(f"   {'':24}{'eager':>12}{'patched':>12}{'ratio':>8}")
-    rows: List[Tuple[str, float, float, float, str]] = [
-        ("tokens per second", 1 / step["eager"], 1 / step["patched"], step["eager"] / step["patched"], "")
-    ]
-    rows.append(("seams", eager * 1e3, patched * 1e3, patched / eager, " ms"))
-    for name in PARTS:
-        before, after = parts["eager"][name], parts["patched"][name]
-        rows.append((f"  {name}" if name in SEAMS else name, before * 1e3, after * 1e3, after / before, " ms"))
-    for title, before, after, ratio, unit in rows:
-        print(f"   {title:24}{before:9.2f}{unit or '':3}{after:9.2f}{unit or '':3}{ratio:8.2f}")
-    share = {arm: sum(parts[arm][n] for n in SEAMS) / sum(parts[arm].values()) for arm in parts}
-    print(f"   seams' share of a step: {share['eager']:.0%} eager, {share['patched']:.0%} patched")
+    print(f"   {dtype}, {threads} thread{'s' if threads > 1 else ''}; a decode step of one token, median")
+    print(f"   {'':24}{'eager':>13}{'patched':>13}{'ratio':>8}")
+    rates = 1 / step["eager"], 1 / step["patched"]
+    print(f"   {'tokens per second':24}{rates[0]:13.1f}{rates[1]:13.1f}{rates[1] / rates[0]:8.2f}")
+    if not Sampler.available():
+        print("   no interval timer on this platform: the step is not taken apart")
+        return
+    shares = {arm: profile.shares() for arm, profile in profiles.items()}
+    for share in shares.values():
+        share["seams"] = sum(share[name] for name in SEAMS)
+    for name in ("seams", *PARTS):
+        before, after = (shares[arm][name] * step[arm] * 1e3 for arm in ("eager", "patched"))
+        ratio = f"{after / before:8.2f}" if before else f"{'':8}"
+        title = f"  {name}" if name in SEAMS else name
+        print(f"   {title:24}{before:10.2f} ms{after:10.2f} ms{ratio}")
+    counts = "/".join(str(sum(profiles[arm].samples.values())) for arm in ("eager", "patched"))
+    print(
+        f"   seams' share of a step: {shares['eager']['seams']:.0%} eager, {shares['patched']['seams']:.0%} patched "
+        f"(from {counts} samples of the running model)"
+    )
 
 
 def _median(values: List[float]) -> float:

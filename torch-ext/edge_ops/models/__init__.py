@@ -27,7 +27,7 @@ def families() -> Tuple[str, ...]:
     return tuple(_FAMILIES)
 
 
-def patch(model: nn.Module) -> Report:
+def patch(model: nn.Module, *, merge_gate_up: bool = True) -> Report:
     """Replaces the seams of a transformers model by the operators, in place, for inference.
 
     Args:
@@ -35,6 +35,9 @@ def patch(model: nn.Module) -> Report:
             the decoder itself, or a model with adapters or hooks around it. May be in training mode: a call in
             training mode, or with grad mode on, runs the model's own code, so decode in ``model.eval()`` under
             ``torch.no_grad()`` or ``torch.inference_mode()``, as ``generate`` does.
+        merge_gate_up: lay the weights of an MLP's gate and up projections behind each other, so that one product
+            serves both. The parameters stay, as views of that memory. Done only for plain linear layers on the CPU
+            whose one product was found to have the bits of two, at the thread count of this call.
 
     Returns:
         A `Report`: what was replaced by what, and what was left and why.
@@ -56,7 +59,7 @@ def patch(model: nn.Module) -> Report:
     report = Report()
     for name, decoder in decoders:
         family = import_module(f".{_FAMILIES[type(decoder).__name__]}", __name__)
-        family.patch_decoder(Plan(decoder, name, report))
+        family.patch_decoder(Plan(decoder, name, report, merge_gate_up))
     if not report.replaced:
         unpatch(model)
         raise ValueError(f"nothing in this {type(model).__name__} could be replaced:\n{report}")

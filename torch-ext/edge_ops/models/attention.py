@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..ops import fused_qk_norm_rope, rotary_embedding
 from .binding import RECORD, Record, eager_only, original
-from .blocks import direct, own_output
+from .blocks import operand
 from .rope import Rope
 
 
@@ -32,16 +32,18 @@ def unfused(attention: nn.Module, hidden_states: Tensor, position_embeddings: An
 
 def heads(projection: nn.Module, hidden_states: Tensor, head_size: int) -> Tensor:
     """A projection's output as [batch, seq, heads, head_size], free to be overwritten."""
-    projected = projection(hidden_states)
-    if not own_output(projection):
-        projected = projected.clone()
-    return projected.view(*hidden_states.shape[:-1], -1, head_size)
+    return _unseen(projection, projection(hidden_states)).view(*hidden_states.shape[:-1], -1, head_size)
+
+
+def _unseen(module: nn.Module, output: Tensor) -> Tensor:
+    """A module's output, or a copy where a hook may keep it."""
+    return output.clone() if module.__dict__["_forward_hooks"] else output
 
 
 def rotate(attention: nn.Module, rope: Rope, query: Tensor, key: Optional[Tensor]) -> None:
     """Rotates query and key [batch, seq, heads, head_size] in place."""
-    record: AttentionRecord = attention.__dict__[RECORD]
-    rotary_embedding(rope.positions, query, key, rope.cache, interleaved=record.interleaved)
+    interleaved: bool = attention.__dict__[RECORD].interleaved
+    rotary_embedding(rope.positions, query, key, rope.cache, interleaved=interleaved)
 
 
 def norm_and_rotate(
@@ -52,30 +54,29 @@ def norm_and_rotate(
     key: Optional[Tensor] = None,
     k_norm: Optional[nn.Module] = None,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Normalizes and rotates each head of query and key [batch, seq, heads, head_size], in place where possible."""
-    record: AttentionRecord = attention.__dict__[RECORD]
-    if direct(q_norm, query) and (key is None or k_norm is None or direct(k_norm, key)):
-        norm = q_norm.__dict__[RECORD]
-        return fused_qk_norm_rope(
-            rope.positions,
-            query,
-            key,
-            q_norm._parameters.get("weight"),
-            None if k_norm is None else k_norm._parameters.get("weight"),
-            rope.cache,
-            getattr(q_norm, norm.eps),
-            weight_offset=norm.weight_offset,
-            interleaved=record.interleaved,
-        )
-    query = _normed(q_norm, query)
-    key = key if key is None or k_norm is None else _normed(k_norm, key)
-    rotate(attention, rope, query, key)
-    return query, key
+    """Normalizes and rotates each head of query and key [batch, seq, heads, head_size], in place where possible.
 
-
-def _normed(norm: nn.Module, heads: Tensor) -> Tensor:
-    normed = norm(heads)
-    return normed if own_output(norm) else normed.clone()
+    Both norms are of one family: they differ in their weights only.
+    """
+    q_found = operand(q_norm, query)
+    k_found = q_found if k_norm is None or key is None else operand(k_norm, key)
+    if q_found is None or k_found is None:
+        query = _unseen(q_norm, q_norm(query))
+        if key is not None and k_norm is not None:
+            key = _unseen(k_norm, k_norm(key))
+        rotate(attention, rope, query, key)
+        return query, key
+    return fused_qk_norm_rope(
+        rope.positions,
+        query,
+        key,
+        q_found[0],
+        k_found[0],
+        rope.cache,
+        q_found[1],
+        weight_offset=q_found[2],
+        interleaved=attention.__dict__[RECORD].interleaved,
+    )
 
 
 def attend(

@@ -7,7 +7,7 @@ hold, and every parameter stays where it was.
 """
 
 import functools
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import nn
@@ -24,6 +24,9 @@ class Record:
     """What a replaced forward knows about its module; subclasses add what their function needs."""
 
     previous: Optional[Forward] = None  # a forward that the instance had of its own, else its class's serves
+
+    def release(self, module: nn.Module) -> None:
+        """Undoes what the patch did to `module` beside its forward."""
 
 
 def is_bound(module: nn.Module) -> bool:
@@ -56,6 +59,7 @@ def unbind(module: nn.Module) -> None:
             f"the forward of this {type(module).__name__} was wrapped after edge_ops.patch: "
             "remove the wrapper before edge_ops.unpatch"
         )
+    record.release(module)
     if record.previous is not None:
         module.__dict__[slot] = record.previous
     elif slot == _HOOKED:
@@ -88,9 +92,3 @@ def eager_only(module: nn.Module) -> bool:
     cannot be asked cheaply on every call, so grad mode alone decides: decode under no_grad or inference_mode.
     """
     return module.training or torch.is_grad_enabled()
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether someone sees what goes in or out of this module, or moves its weights around the call."""
-    state: Dict[str, Any] = module.__dict__
-    return bool(state["_forward_hooks"] or state["_forward_pre_hooks"] or "_hf_hook" in state)

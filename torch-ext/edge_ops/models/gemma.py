@@ -45,13 +45,13 @@ def patch_decoder(plan: Plan) -> None:
     rotated = True
     for layer, next_norm in zip(decoder.layers, next_norms):
         for name in _SANDWICH:
-            plan.norm(getattr(layer, name), "Gemma3RMSNorm", NORM, receives=name == "input_layernorm")
+            plan.norm(getattr(layer, name), "Gemma3RMSNorm", NORM)
         for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
             plan.norm(norm, "Gemma3RMSNorm", NORM)
         rotated &= plan.attention(layer.self_attn, "Gemma3Attention", attention_forward, "fused_qk_norm_rope")
         plan.gated_mlp(layer.mlp, "Gemma3MLP")
-        record = LayerRecord(plan.handoff, next_norm, norms=_SANDWICH)
+        record = LayerRecord(layer, next_norm, norms=_SANDWICH)
         plan.layer(layer, "Gemma3DecoderLayer", sandwich_layer_forward, record)
-    plan.norm(decoder.norm, "Gemma3RMSNorm", NORM, receives=True)
+    plan.norm(decoder.norm, "Gemma3RMSNorm", NORM)
     plan.rotary(decoder.rotary_emb, decoder.layers[0].self_attn.head_dim, rotated)
-    plan.loop()
+    plan.loop(decoder.norm)

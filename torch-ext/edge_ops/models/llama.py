@@ -35,11 +35,11 @@ def patch_decoder(plan: Plan) -> None:
     next_norms = [layer.input_layernorm for layer in decoder.layers][1:] + [decoder.norm]
     rotated = True
     for layer, next_norm in zip(decoder.layers, next_norms):
-        plan.norm(layer.input_layernorm, "LlamaRMSNorm", NORM, receives=True)
+        plan.norm(layer.input_layernorm, "LlamaRMSNorm", NORM)
         rotated &= plan.attention(layer.self_attn, "LlamaAttention", attention_forward, "rotary_embedding")
         plan.norm(layer.post_attention_layernorm, "LlamaRMSNorm", NORM)
         plan.gated_mlp(layer.mlp, "LlamaMLP")
-        plan.layer(layer, "LlamaDecoderLayer", pre_norm_layer_forward, LayerRecord(plan.handoff, next_norm))
-    plan.norm(decoder.norm, "LlamaRMSNorm", NORM, receives=True)
+        plan.layer(layer, "LlamaDecoderLayer", pre_norm_layer_forward, LayerRecord(layer, next_norm))
+    plan.norm(decoder.norm, "LlamaRMSNorm", NORM)
     plan.rotary(decoder.rotary_emb, decoder.layers[0].self_attn.head_dim, rotated)
-    plan.loop()
+    plan.loop(decoder.norm)

@@ -1,6 +1,6 @@
 """The work of patching one decoder, with its report."""
 
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional
 
 from torch import nn
 
@@ -8,11 +8,11 @@ from .attention import AttentionRecord
 from .binding import Record, bind
 from .blocks import (
     DecoderRecord,
-    Handoff,
     MLPRecord,
     NormRecord,
     decoder_forward,
     gated_mlp_forward,
+    merge,
     norm_forward,
     product_of,
 )
@@ -36,11 +36,12 @@ class Plan:
         decoder: the stack of layers, ``LlamaModel`` for example.
         name: its path in the model that `patch` was given.
         report: where to report.
+        merge_gate_up: lay the weights of gate and up behind each other where that changes no bit.
     """
 
-    def __init__(self, decoder: nn.Module, name: str, report: Report) -> None:
-        self.decoder, self.report = decoder, report
-        self.handoff = Handoff()
+    def __init__(self, decoder: nn.Module, name: str, report: Report, merge_gate_up: bool) -> None:
+        self.decoder, self.report, self.merge_gate_up = decoder, report, merge_gate_up
+        self._checked: List[Any] = []  # shapes of gate and up whose one product has the bits of two
         self._names = {id(module): path for path, module in decoder.named_modules(prefix=name)}
         # Everything that takes part in patching lives in the modeling file of the decoder's class.
         self._modeling = type(decoder).__module__
@@ -56,13 +57,12 @@ class Plan:
     def keep(self, module: nn.Module, reason: str) -> None:
         self.report.kept.append(Kept(self._names[id(module)], type(module).__name__, reason))
 
-    def norm(self, module: Any, name: str, style: NormStyle, receives: bool = False) -> bool:
-        """An RMSNorm; ``receives`` where a layer may leave its result ready."""
+    def norm(self, module: Any, name: str, style: NormStyle) -> bool:
+        """An RMSNorm."""
         if not self.is_a(module, name):
             self.keep(module, f"not the {name} that this family has")
             return False
-        handoff = self.handoff if receives else None
-        record = NormRecord(style.eps, style.weight_offset, style.promotes, handoff)
+        record = NormRecord(style.eps, style.weight_offset, style.promotes)
         self.replace(module, norm_forward, record, "rms_norm")
         return True
 
@@ -75,7 +75,10 @@ class Plan:
         if operator is None:
             self.keep(module, f"no operator for the activation {type(getattr(module, activation)).__name__}")
             return False
-        self.replace(module, forward, MLPRecord(operator), operator)
+        bind(module, forward, MLPRecord(operator))
+        reason = merge(module, self._checked) if self.merge_gate_up else "not asked for"
+        note = "gate and up in one product" if reason is None else f"gate and up apart: {reason}"
+        self.report.replaced.append(Replaced(self._names[id(module)], type(module).__name__, f"{operator}, {note}"))
         return True
 
     def rotary(self, module: Any, head_size: int, all_attention: bool) -> None:
@@ -103,6 +106,6 @@ class Plan:
         self.replace(module, forward, record, "fused_add_rms_norm")
         return True
 
-    def loop(self) -> None:
-        """The decoder itself: nothing of it changes, its layers are told that they run inside its loop."""
-        bind(self.decoder, decoder_forward, DecoderRecord(self.handoff))
+    def loop(self, final_norm: nn.Module) -> None:
+        """The decoder itself: its code stays, its layers are told that they run inside its loop."""
+        bind(self.decoder, decoder_forward, DecoderRecord(final_norm))
