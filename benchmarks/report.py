@@ -51,13 +51,19 @@ def _environment(record: dict[str, Any]) -> list[str]:
     settings = record["settings"]
     return [
         f"- {host['cpu']}, {host['cores']} cores; {caches or 'caches not readable'}",
-        f"- governor {host['governor'] or 'not readable'}, clock {clock};"
-        f" load average {host['load_average'][0]:.2f} at the start, {host['load_average_end'][0]:.2f} at the end",
-        f"- {host['system']}, Python {host['python']}, torch {host['torch']} ({host['torch_cpu_capability']});"
-        f" Edge-ops {own.get('version', 'absent')}, ISA level {own.get('isa_chosen', 'none')};"
-        f" commit {host['commit']}{' with local changes' if host['modified'] else ''}, {host['time']}",
-        f"- {settings['trials']} trials a pass, blocks of {settings['block_us']} µs, up to {settings['passes']} passes"
-        f" to keep {settings['keep']}",
+        (
+            f"- governor {host['governor'] or 'not readable'}, clock {clock};"
+            f" load average {host['load_average'][0]:.2f} at the start, {host['load_average_end'][0]:.2f} at the end"
+        ),
+        (
+            f"- {host['system']}, Python {host['python']}, torch {host['torch']} ({host['torch_cpu_capability']});"
+            f" Edge-ops {own.get('version', 'absent')}, ISA level {own.get('isa_chosen', 'none')};"
+            f" commit {host['commit']}{' with local changes' if host['modified'] else ''}, {host['time']}"
+        ),
+        (
+            f"- {settings['trials']} trials a pass, blocks of {settings['block_us']} µs, up to {settings['passes']} passes"
+            f" to keep {settings['keep']}"
+        ),
     ]
 
 
@@ -88,8 +94,10 @@ def _passes(found: Sequence[Measured]) -> list[str]:
     total = dropped + sum(len(one.kept.passes) for one in found)
     unsettled = [one for one in found if not one.settled]
     lines = [
-        f"{total} passes over {len(found)} cells; {dropped} dropped because the twins differed by more than 1 %;"
-        f" {len(unsettled)} cells kept none and are left out below."
+        (
+            f"{total} passes over {len(found)} cells; {dropped} dropped because the twins differed by more than 1 %;"
+            f" {len(unsettled)} cells kept none and are left out below."
+        )
     ]
     if unsettled:
         lines.append("Left out: " + "; ".join(f"{one.cell.key}, {_threads(one.threads)}" for one in unsettled) + ".")
