@@ -45,7 +45,8 @@ def compiled(call: Call) -> tuple[Callable[[], Any], Loop]:
     once = "".join(f"        {part}\n" for part in first) + f"        return {last}\n"
     source = _TEMPLATE.format(parameters=", ".join(names), once=once, statement=call.statement)
     namespace: dict[str, Any] = {}
-    exec(source, namespace)  # noqa: S102: the source is the template above and an adapter's statement
+    # The source is the template above and an adapter's own statement.
+    exec(source, namespace)  # noqa: S102
     once_function, loop = namespace["make"](**names)
     return once_function, loop
 
