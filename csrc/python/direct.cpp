@@ -504,16 +504,18 @@ PyObject* call_fallback(PyObject* fallback, PyObject* const* args, Py_ssize_t na
   return result;
 }
 
-// `fallback` is the Python function, bound as the C function's self.
+// The Python functions, set once by bind. The C functions' self is the module, so that they pickle by name.
+PyObject* fallbacks[kOperators];
+
 template <int OP>
-PyObject* call(PyObject* fallback, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* slots[kMaxArguments];
   if (parse(signatures[OP], args, nargs, kwnames, slots)) {
     Arguments arguments(slots);
     PyObject* result = implementations[OP](slots, arguments, false);
     if (result != nullptr || arguments.refusal == nullptr) return result;
   }
-  return call_fallback(fallback, args, nargs, kwnames);
+  return call_fallback(fallbacks[OP], args, nargs, kwnames);
 }
 
 template <int OP>
@@ -535,7 +537,7 @@ int operator_named(const char* name) {
 
 }  // namespace
 
-PyObject* bind(PyObject*, PyObject* args) {
+PyObject* bind(PyObject* self, PyObject* args) {
   const char* name;
   PyObject* fallback;
   const char* documentation;
@@ -553,8 +555,9 @@ PyObject* bind(PyObject*, PyObject* args) {
   if (bytes == nullptr) return nullptr;
   methods[op].ml_doc = PyBytes_AsString(bytes);  // `bytes` lives as long as the function: forever
   PyObject* module = PyObject_GetAttrString(fallback, "__module__");
-  PyObject* function = module != nullptr ? PyCFunction_NewEx(&methods[op], fallback, module) : nullptr;
+  PyObject* function = module != nullptr ? PyCFunction_NewEx(&methods[op], self, module) : nullptr;
   Py_XDECREF(module);
+  if (function != nullptr) fallbacks[op] = new_reference(fallback);
   return function;
 }
 
