@@ -147,7 +147,7 @@ def _longrope(p: _Parameters, dim: int, theta: float, max_position: int, context
     """LongRoPE (Ding et al., 2024, arXiv:2402.13753): factors for each frequency, short or long context."""
     original = p.original_context(context)
     factor = p.get("factor")
-    if context is not None and p.get("original_max_position_embeddings") is not None:
+    if factor is None and context is not None:
         factor = context / original
     attention_factor = p.get("attention_factor")
     if attention_factor is None:
