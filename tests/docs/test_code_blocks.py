@@ -90,7 +90,9 @@ def test_a_block_that_fails_is_noticed():
 
 
 def test_marks_leave_blocks_out():
-    page = "<!-- skip: no such machine -->\n```python\n1 / 0\n```\n<!-- needs: no_such_module -->\n```python\n1 / 0\n```\n"
+    page = (
+        "<!-- skip: no such machine -->\n```python\n1 / 0\n```\n<!-- needs: no_such_module -->\n```python\n1 / 0\n```\n"
+    )
     assert run_blocks(blocks_of(page), "page.md") == [
         "line 3: no such machine",
         "line 7: no_such_module is not installed",
