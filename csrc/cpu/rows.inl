@@ -20,8 +20,7 @@ struct SumSource {
   const S* x;
   S* residual;
   EDGE_OPS_INLINE Vec at(int64_t i) const {
-    store(residual + i, load(x + i) + load(residual + i));
-    return load(residual + i);
+    return store_rounded(residual + i, load(x + i) + load(residual + i));
   }
   EDGE_OPS_INLINE Vec part(int64_t i, int n) const {
     store_n(residual + i, load_n(x + i, n) + load_n(residual + i, n), n);
@@ -103,18 +102,6 @@ inline float sum_of_squares(const Src& source, int64_t n) {
   return sum;
 }
 
-// 2^(n - 1) beside n, the whole number nearest to y, for |y| < 2^21. Adding 1.5 * 2^23 + 126 puts n + 126 into
-// the low bits of the sum, rounded to nearest even; 126 is the exponent field of 2^-1. The field is 0, the
-// value 0, for n = -126. A NaN's half is arbitrary, and what it is multiplied with is NaN too.
-struct Power {
-  Vec exponent, half;
-};
-EDGE_OPS_INLINE Power nearest_power(Vec y) {
-  const Vec shift = Vec::all(12582912.0f + 126.0f);
-  const Vec sum = y + shift;
-  return {sum - shift, bits_to_exponent(sum)};
-}
-
 // --- RMSNorm ---------------------------------------------------------------------------
 
 template <class W>
@@ -191,50 +178,117 @@ void norm_rows(const NormRows& rows) {
 
 EDGE_OPS_INLINE Vec constant(float value) { return Vec::all(value); }
 
+// K vectors that go through the same steps side by side. Written out step by step, so that the scheduler of a
+// wide core always finds K independent operations; one long chain after another leaves it short of them.
+template <int K>
+struct Pack {
+  Vec v[K];
+};
+#define EDGE_OPS_EACH(expression)                                       \
+  Pack<K> result;                                                       \
+  _Pragma("GCC unroll 8") for (int k = 0; k < K; k++) result.v[k] = (expression); \
+  return result
+template <int K>
+EDGE_OPS_INLINE Pack<K> operator+(const Pack<K>& a, const Pack<K>& b) {
+  EDGE_OPS_EACH(a.v[k] + b.v[k]);
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> operator-(const Pack<K>& a, const Pack<K>& b) {
+  EDGE_OPS_EACH(a.v[k] - b.v[k]);
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> operator*(const Pack<K>& a, const Pack<K>& b) {
+  EDGE_OPS_EACH(a.v[k] * b.v[k]);
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> operator/(const Pack<K>& a, const Pack<K>& b) {
+  EDGE_OPS_EACH(a.v[k] / b.v[k]);
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> operator+(const Pack<K>& a, Vec b) {
+  EDGE_OPS_EACH(a.v[k] + b);
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> operator*(const Pack<K>& a, Vec b) {
+  EDGE_OPS_EACH(a.v[k] * b);
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> operator-(Vec a, const Pack<K>& b) {
+  EDGE_OPS_EACH(a - b.v[k]);
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> clamp_exponent(const Pack<K>& z) {
+  EDGE_OPS_EACH(clamp_exponent(z.v[k]));
+}
+template <int K>
+struct PackPower {
+  Power power[K];
+  Pack<K> exponent;
+};
+template <int K>
+EDGE_OPS_INLINE PackPower<K> nearest_power(const Pack<K>& y) {
+  PackPower<K> result;
+  _Pragma("GCC unroll 8") for (int k = 0; k < K; k++) {
+    result.power[k] = nearest_power(y.v[k]);
+    result.exponent.v[k] = result.power[k].exponent;
+  }
+  return result;
+}
+template <int K>
+EDGE_OPS_INLINE Pack<K> times_power(const Pack<K>& p, const PackPower<K>& power) {
+  EDGE_OPS_EACH(times_power(p.v[k], power.power[k]));
+}
+#undef EDGE_OPS_EACH
+
 // exp(-z) for float32 rows: Cody-Waite reduction, degree 6. Written in z and s = -r instead of x = -z and r:
-// rounding to nearest is symmetric, so every product and sum has the bits that docs/numerics.md asks for.
-EDGE_OPS_INLINE Vec exp_of_negative(Vec z, float) {
-  z = at_most(-numerics::kExpMin, at_least(-numerics::kExpMax, z));
-  const Power power = nearest_power(z * constant(-numerics::kLog2e));
-  const Vec n = power.exponent;
-  const Vec s = (z + n * constant(numerics::kLn2Hi)) + n * constant(numerics::kLn2Lo);
-  Vec p = constant(numerics::kExp1) - constant(numerics::kExp0) * s;
+// rounding to nearest is symmetric, so every product and sum has the bits that docs/numerics.md asks for. The
+// result is only ever added to 1, where all that is below 2^-25 is the same: the power may be what the ISA
+// does fastest. P is a Vec or a Pack of them.
+template <class P>
+EDGE_OPS_INLINE P exp_of_negative(P z, float) {
+  z = clamp_exponent(z);
+  const auto power = nearest_power(z * constant(-numerics::kLog2e));
+  const P n = power.exponent;
+  const P s = (z + n * constant(numerics::kLn2Hi)) + n * constant(numerics::kLn2Lo);
+  P p = constant(numerics::kExp1) - s * constant(numerics::kExp0);
   p = constant(numerics::kExp2) - p * s;
   p = constant(numerics::kExp3) - p * s;
   p = constant(numerics::kExp4) - p * s;
   p = constant(numerics::kExp5) - p * s;
   p = (p * (s * s) - s) + constant(1.0f);
-  const Vec half = p * power.half;
-  return half + half;
+  return times_power(p, power);
 }
 
-// exp(-z) for 16-bit rows: degree 4 in the fraction of x * log2(e).
-template <class S>
-EDGE_OPS_INLINE Vec exp_of_negative(Vec z, S) {
-  z = at_most(-numerics::kExpMin, at_least(-numerics::kExpMax, z));
-  const Vec y = z * constant(-numerics::kLog2e);
-  const Power power = nearest_power(y);
-  const Vec f = y - power.exponent;
-  Vec p = constant(numerics::kPow0) * f + constant(numerics::kPow1);
+// exp(-z) for 16-bit rows: degree 4 in the fraction of -z * log2(e).
+template <class P, class S>
+EDGE_OPS_INLINE P exp_of_negative(P z, S) {
+  z = clamp_exponent(z);
+  const P y = z * constant(-numerics::kLog2e);
+  const auto power = nearest_power(y);
+  const P f = y - power.exponent;
+  P p = f * constant(numerics::kPow0) + constant(numerics::kPow1);
   p = p * f + constant(numerics::kPow2);
   p = p * f + constant(numerics::kPow3);
   p = p * f + constant(1.0f);
-  const Vec half = p * power.half;
-  return half + half;
+  return times_power(p, power);
 }
 
 struct Silu {
-  static EDGE_OPS_INLINE Vec argument(Vec g) { return g; }
+  template <class P>
+  static EDGE_OPS_INLINE P argument(P g) {
+    return g;
+  }
 };
 struct GeluTanh {
-  static EDGE_OPS_INLINE Vec argument(Vec g) {
-    return (g * constant(numerics::kGeluScale)) * (constant(1.0f) + constant(numerics::kGeluCubic) * (g * g));
+  template <class P>
+  static EDGE_OPS_INLINE P argument(P g) {
+    return (g * constant(numerics::kGeluScale)) * ((g * g) * constant(numerics::kGeluCubic) + constant(1.0f));
   }
 };
 
-template <class A, class S>
-EDGE_OPS_INLINE Vec gated(Vec g, Vec u) {
-  return (g / (constant(1.0f) + exp_of_negative(A::argument(g), S{}))) * u;
+template <class A, class S, class P>
+EDGE_OPS_INLINE P gated(P g, P u) {
+  return (g / (exp_of_negative(A::argument(g), S{}) + constant(1.0f))) * u;
 }
 
 template <class A, class S>
@@ -244,6 +298,19 @@ void gate_rows(const GateRows& rows) {
     const S* up = gate + rows.d;
     S* out = static_cast<S*>(rows.out) + row * rows.out_stride;
     int64_t i = 0;
+    if constexpr (kInterleave > 1) {
+      for (; i + 16 * kInterleave <= rows.d; i += 16 * kInterleave) {
+        Pack<kInterleave> g, u;
+        _Pragma("GCC unroll 8") for (int k = 0; k < kInterleave; k++) {
+          g.v[k] = load(gate + i + 16 * k);
+          u.v[k] = load(up + i + 16 * k);
+        }
+        const Pack<kInterleave> y = gated<A, S>(g, u);
+        _Pragma("GCC unroll 8") for (int k = 0; k < kInterleave; k += 2) {
+          store2(out + i + 16 * k, y.v[k], y.v[k + 1]);
+        }
+      }
+    }
     for (; i + 32 <= rows.d; i += 32) {
       const Vec lo = gated<A, S>(load(gate + i), load(up + i));
       store2(out + i, lo, gated<A, S>(load(gate + i + 16), load(up + i + 16)));

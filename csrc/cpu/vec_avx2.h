@@ -80,6 +80,17 @@ inline void store2(T* p, Vec lo, Vec hi) {
   store(p + 16, hi);
 }
 
+// Stores and returns what was stored, widened again.
+inline Vec store_rounded(float* p, Vec x) {
+  store(p, x);
+  return x;
+}
+template <class T>
+inline Vec store_rounded(T* p, Vec x) {
+  store(p, x);
+  return load(p);
+}
+
 inline Vec round_to(Vec x, float) { return x; }
 inline Vec round_to(Vec x, bf16) {
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000));
@@ -105,6 +116,11 @@ inline __m256 bits_to_exponent8(__m256 x) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
 }
 inline Vec bits_to_exponent(Vec x) { return {bits_to_exponent8(x.a), bits_to_exponent8(x.b)}; }
+
+#include "power_by_bits.h"
+
+// Activations work on one vector at a time: more would not fit the registers.
+constexpr int kInterleave = 1;
 
 // Lanes of the last steps of a halving tree.
 using Four = __m128;

@@ -33,9 +33,15 @@ inline __m512i quiet_nans(Vec x, __m512i rounded) {
   const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
   return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
 }
-inline __m256i narrow(Vec x, bf16) {
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(quiet_nans(x, rounded_bits(x)), 16));
+// Every other 16-bit element, the upper halves of 32-bit ones: of one vector, or of two after each other.
+inline __m512i upper_halves() {
+  return _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21, 19,
+                          17, 15, 13, 11, 9, 7, 5, 3, 1);
 }
+inline __m256i narrow_bits(__m512i bits) {
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper_halves(), bits));
+}
+inline __m256i narrow(Vec x, bf16) { return narrow_bits(quiet_nans(x, rounded_bits(x))); }
 inline __m256i narrow(Vec x, f16) { return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT); }
 
 template <class T>
@@ -67,9 +73,18 @@ inline void store2(bf16* p, Vec lo, Vec hi) {
     a = quiet_nans(lo, a);
     b = quiet_nans(hi, b);
   }
-  const __m512i upper_halves = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29,
-                                                27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(a, upper_halves, b));
+  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(a, upper_halves(), b));
+}
+
+// Stores and returns what was stored, widened again.
+inline Vec store_rounded(float* p, Vec x) {
+  store(p, x);
+  return x;
+}
+template <class T>
+inline Vec store_rounded(T* p, Vec x) {
+  store(p, x);
+  return load(p);
 }
 
 inline Vec round_to(Vec x, float) { return x; }
@@ -77,15 +92,28 @@ inline Vec round_to(Vec x, bf16) {
   return {_mm512_castsi512_ps(
       _mm512_and_si512(quiet_nans(x, rounded_bits(x)), _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
 }
+inline Vec store_rounded(bf16* p, Vec x) {
+  const __m512i bits = quiet_nans(x, rounded_bits(x));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bits(bits));
+  return {_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
+}
 inline Vec round_to(Vec x, f16) { return widen(narrow(x, f16{}), f16{}); }
 
-// min and max return their second operand where one is NaN: x passes through.
-inline Vec at_least(float bound, Vec x) { return {_mm512_max_ps(_mm512_set1_ps(bound), x.v)}; }
-inline Vec at_most(float bound, Vec x) { return {_mm512_min_ps(_mm512_set1_ps(bound), x.v)}; }
-// The low bits moved to where a float keeps its exponent.
-inline Vec bits_to_exponent(Vec x) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x.v), 23))};
+// Activations work on so many vectors at a time.
+constexpr int kInterleave = 4;
+
+// To +-89 with the sign of z. A NaN becomes a number here; it stays a NaN in the gate that divides.
+inline Vec clamp_exponent(Vec z) {
+  constexpr int kSmallerMagnitude = 2;
+  return {_mm512_range_ps(z.v, _mm512_set1_ps(numerics::kExpMax), kSmallerMagnitude)};
 }
+struct Power {
+  Vec exponent;
+};
+inline Power nearest_power(Vec y) {
+  return {{_mm512_roundscale_ps(y.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}};
+}
+inline Vec times_power(Vec p, Power power) { return {_mm512_scalef_ps(p.v, power.exponent.v)}; }
 
 // Lanes of the last steps of a halving tree.
 using Four = __m128;

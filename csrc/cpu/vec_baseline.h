@@ -129,6 +129,17 @@ inline void store2(T* p, Vec lo, Vec hi) {
   store(p + 16, hi);
 }
 
+// Stores and returns what was stored, widened again.
+inline Vec store_rounded(float* p, Vec x) {
+  store(p, x);
+  return x;
+}
+template <class T>
+inline Vec store_rounded(T* p, Vec x) {
+  store(p, x);
+  return load(p);
+}
+
 inline Vec round_to(Vec x, float) { return x; }
 template <class T>
 inline Vec round_to(Vec x, T) {
@@ -151,6 +162,11 @@ inline __m128 bits_to_exponent4(__m128 x) { return _mm_castsi128_ps(_mm_slli_epi
 inline Vec bits_to_exponent(Vec x) {
   return {bits_to_exponent4(x.a), bits_to_exponent4(x.b), bits_to_exponent4(x.c), bits_to_exponent4(x.d)};
 }
+
+#include "power_by_bits.h"
+
+// Activations work on one vector at a time: more would not fit the registers.
+constexpr int kInterleave = 1;
 
 // Lanes of the last steps of a halving tree.
 using Four = __m128;

@@ -1,0 +1,302 @@
+// rotary_embedding and fused_qk_norm_rope: routes and launches.
+#include "heads.cuh"
+
+namespace edge_ops {
+namespace cuda {
+namespace {
+
+// Both operators, as the kernels see them.
+struct Request {
+  enum { kQueryIn, kQueryOut, kKeyIn, kKeyOut, kPositions, kTensors };
+
+  const QkRope& op;
+  const Tensor& first;  // query, or key where there is no query
+  int64_t size, rotary_dim;
+  int64_t position_strides[kMaxRank];
+  Walk<kTensors> tokens;
+
+  explicit Request(const QkRope& op_)
+      : op(op_), first(op_.query.in.present() ? op_.query.in : op_.key.in), size(first.size(1)),
+        rotary_dim(op_.cos_sin_cache.shape[1]) {
+    const QkRope::Heads &query = op.query.in.present() ? op.query : op.key,
+                        &key = op.key.in.present() ? op.key : op.query;
+    const int rank = first.rank - 2;
+    // One position a token in one dimension, or in the tokens' own.
+    int64_t flat = op.positions.rank == rank ? 0 : op.positions.stride[0];
+    for (int d = rank - 1; d >= 0; d--) {
+      position_strides[d] = op.positions.rank == rank ? op.positions.stride[d] : flat;
+      flat *= first.shape[d];
+    }
+    tokens = walk_rows<kTensors>(
+        rank, first.shape, {query.in.stride, query.out.stride, key.in.stride, key.out.stride, position_strides});
+  }
+
+  bool rotates() const { return rotary_dim > 0 && op.cos_sin_cache.shape[0] > 0; }
+
+  bool in_place() const {
+    for (const QkRope::Heads* side : {&op.query, &op.key}) {
+      if (side->in.present() && side->in.data != side->out.data) return false;
+    }
+    return true;
+  }
+
+  // Nothing to normalize, rotate or copy.
+  bool is_empty() const {
+    const int64_t heads = (op.query.in.present() ? op.query.in.size(2) : 0) + (op.key.in.present() ? op.key.in.size(2) : 0);
+    return tokens.count == 0 || heads == 0 || size == 0 || (!op.normalize && !rotates() && in_place());
+  }
+
+  // The stride of dimension `level` from the innermost of the merged tokens.
+  int64_t stride(int tensor, int level) const {
+    return level < tokens.rank ? tokens.stride[tensor][tokens.rank - 1 - level] : 0;
+  }
+
+  bool aligned_by(const Tensor& t, int first_tensor, int64_t bytes) const {
+    const int64_t item = element_size(t.dtype);
+    return aligned(t.data, bytes) && t.stride[t.rank - 2] * item % bytes == 0 &&
+           stride(first_tensor, 0) * item % bytes == 0 && stride(first_tensor, 1) * item % bytes == 0;
+  }
+
+  // Whether loads of `vector` elements fit every tensor.
+  bool vectors_fit(int vector) const {
+    const auto bytes_of = [](int elements, DType dtype) -> int64_t {
+      const int64_t bytes = elements * element_size(dtype);
+      return bytes < 16 ? bytes : 16;
+    };
+    if (tokens.rank > 2) return false;
+    const QkRope::Heads* sides[2] = {&op.query, &op.key};
+    for (int s = 0; s < 2; s++) {
+      if (!sides[s]->in.present()) continue;
+      const int64_t bytes = bytes_of(vector, sides[s]->in.dtype);
+      if (!aligned_by(sides[s]->in, 2 * s, bytes) || !aligned_by(sides[s]->out, 2 * s + 1, bytes)) return false;
+      const Tensor& weight = sides[s]->weight;
+      if (op.normalize && weight.present() && !aligned(weight.data, bytes_of(vector, weight.dtype))) return false;
+    }
+    const Tensor& cache = op.cos_sin_cache;
+    const int64_t bytes = bytes_of(vector / 2, cache.dtype), item = element_size(cache.dtype);
+    return !rotates() || (aligned(cache.data, bytes) && cache.stride[0] * item % bytes == 0 &&
+                          rotary_dim / 2 * item % bytes == 0);
+  }
+};
+
+// How a head lies in a group of lanes: which of the kernels.
+struct Shape {
+  int pieces = 0, lanes = 0, vector = 0;  // pieces 0: none of them fits
+};
+
+// The shape of a head with loads of `vector` elements.
+Shape shape_for(const Request& request, int vector) {
+  const bool interleaved = request.op.interleaved;
+  const int64_t size = request.size, half = request.rotates() ? request.rotary_dim / 2 : 0;
+  if ((vector != 4 && vector != 8) || !request.vectors_fit(vector)) return {};
+  if (!request.op.normalize) {
+    // Only the rotated part is read, which leaves the rest in place.
+    if (!request.in_place() || half == 0 || half % vector != 0 || half / vector > 32) return {};
+    return {2, 0, vector};
+  }
+  const bool vectors_rotate = half % vector == 0 && (!interleaved || 2 * half % vector == 0);
+  const bool halves = interleaved || 2 * half == size || 2 * half <= size / 2;
+  if ((size == 64 || size == 128 || size == 256) && vectors_rotate && halves)
+    return {2, static_cast<int>(size) / 2 / vector, vector};
+  if (vector != 8 || size % 8 != 0 || !vectors_rotate) return {};
+  if (size == 512 && halves) return {2, 32, 8};
+  if (size <= 256) return {1, size <= 128 ? 16 : 32, 8};
+  return {};
+}
+
+Plan plan_for(const Request& request) {
+  for (const int vector : {4, 8}) {
+    if (shape_for(request, vector).pieces != 0) return {Plan::kRegisters, vector, 1, 128, true};
+  }
+  return {Plan::kAny, 1, 1, kAnyThreads, true};
+}
+
+using Kernel = void (*)(Heads);
+
+template <class T, bool kNormalize, int kPieces, int kLanes, int kVector>
+Kernel kernel_by_heads(int heads) {
+  switch (heads) {
+    case 1:
+      return heads_in_registers<T, kNormalize, kPieces, kLanes, kVector, 1>;
+    case 2:
+      return heads_in_registers<T, kNormalize, kPieces, kLanes, kVector, 2>;
+    case 4:
+      return heads_in_registers<T, kNormalize, kPieces, kLanes, kVector, 4>;
+    default:
+      return nullptr;
+  }
+}
+
+template <class T>
+Kernel kernel_for(const Shape& shape, bool normalize, int heads) {
+  if (!normalize)
+    return shape.vector == 4 ? kernel_by_heads<T, false, 2, 0, 4>(heads) : kernel_by_heads<T, false, 2, 0, 8>(heads);
+  if (shape.pieces == 1)
+    return shape.lanes == 16 ? kernel_by_heads<T, true, 1, 16, 8>(heads) : kernel_by_heads<T, true, 1, 32, 8>(heads);
+  switch (shape.vector * 100 + shape.lanes) {
+    case 408:
+      return kernel_by_heads<T, true, 2, 8, 4>(heads);
+    case 416:
+      return kernel_by_heads<T, true, 2, 16, 4>(heads);
+    case 432:
+      return kernel_by_heads<T, true, 2, 32, 4>(heads);
+    case 804:
+      return kernel_by_heads<T, true, 2, 4, 8>(heads);
+    case 808:
+      return kernel_by_heads<T, true, 2, 8, 8>(heads);
+    case 816:
+      return kernel_by_heads<T, true, 2, 16, 8>(heads);
+    default:
+      return kernel_by_heads<T, true, 2, 32, 8>(heads);
+  }
+}
+
+Rotation rotation_of(const Request& request) {
+  const QkRope& op = request.op;
+  Rotation r;
+  r.positions = op.positions.data;
+  r.positions_are_int64 = op.positions.dtype == DType::kInt64;
+  r.position_token = request.stride(Request::kPositions, 0);
+  r.position_outer = request.stride(Request::kPositions, 1);
+  r.cache = op.cos_sin_cache.data;
+  r.cache_is_float32 = op.cos_sin_cache.dtype == DType::kFloat32;
+  r.cache_stride = op.cos_sin_cache.stride[0];
+  r.cache_rows = request.rotates() ? op.cos_sin_cache.shape[0] : 0;
+  r.half = request.rotates() ? static_cast<int32_t>(request.rotary_dim / 2) : 0;
+  r.interleaved = op.interleaved;
+  return r;
+}
+
+Side side_of(const Request& request, bool key) {
+  const QkRope::Heads& heads = key ? request.op.key : request.op.query;
+  const int in = key ? Request::kKeyIn : Request::kQueryIn;
+  Side side = {};
+  if (!heads.in.present()) return side;
+  side.in = heads.in.data;
+  side.out = heads.out.data;
+  side.weight = request.op.normalize && heads.weight.present() ? heads.weight.data : nullptr;
+  side.weight_is_float32 = heads.weight.dtype == DType::kFloat32;
+  side.in_token = request.stride(in, 0), side.in_outer = request.stride(in, 1);
+  side.out_token = request.stride(in + 1, 0), side.out_outer = request.stride(in + 1, 1);
+  side.in_head = heads.in.stride[heads.in.rank - 2], side.out_head = heads.out.stride[heads.out.rank - 2];
+  side.heads = static_cast<int32_t>(heads.in.size(2));
+  return side;
+}
+
+MeanSquare mean_of(const Request& request) {
+  const float count = static_cast<float>(request.size);
+  return {count, 1.0f / count, request.op.eps};
+}
+
+template <class T>
+cudaError_t launch_registers(const Request& request, const Plan& plan, const Target& target) {
+  const Shape shape = shape_for(request, plan.elements);
+  if (shape.pieces == 0) return cudaErrorInvalidConfiguration;
+  const Kernel kernel = kernel_for<T>(shape, request.op.normalize, plan.repeats);
+  Heads op;
+  op.query = side_of(request, false);
+  op.key = side_of(request, true);
+  op.rotation = rotation_of(request);
+  op.size = static_cast<int32_t>(request.size);
+  op.mean = mean_of(request);
+  op.weight_offset = request.op.weight_offset;
+  // Rotation alone passes the storage type's values on.
+  op.round_normalized = request.op.round_normalized || !request.op.normalize;
+  op.lane_bits = 0;
+  const int64_t lanes_needed = shape.lanes != 0 ? shape.lanes : op.rotation.half / shape.vector;
+  while ((int64_t{1} << op.lane_bits) < lanes_needed) op.lane_bits++;
+  const int lanes = 1 << op.lane_bits;
+  if (kernel == nullptr || plan.threads % 32 != 0 || plan.threads > 512) return cudaErrorInvalidConfiguration;
+  op.query.items = static_cast<int32_t>(ceil_div(op.query.heads, plan.repeats));
+  op.key.items = static_cast<int32_t>(ceil_div(op.key.heads, plan.repeats));
+  const int64_t token_items = int64_t{op.query.items} + op.key.items;
+  op.token_items = Divisor(static_cast<uint32_t>(token_items));
+
+  // Slices of the outermost level of tokens, so that an index fits 31 bits.
+  const Walk<Request::kTensors>& tokens = request.tokens;
+  const int level = tokens.rank == 2 ? 1 : 0;
+  const int64_t inner = level == 1 ? tokens.run() : 1, outer = tokens.count / inner;
+  if (inner * token_items > kMaxIndex) return cudaErrorInvalidConfiguration;
+  if (level == 1) op.inner_tokens = Divisor(static_cast<uint32_t>(inner));
+  const int64_t slice = kMaxIndex / (inner * token_items), item = T::kSize;
+  for (int64_t first = 0; first < outer; first += slice) {
+    const int64_t count = outer - first < slice ? outer - first : slice;
+    op.items = static_cast<uint32_t>(count * inner * token_items);
+    const cudaError_t error =
+        launch(kernel, ceil_div(op.items, plan.threads / lanes), plan.threads, op, plan.dependent, target);
+    if (error != cudaSuccess) return error;
+    int tensor = 0;
+    for (Side* side : {&op.query, &op.key}) {
+      side->in = static_cast<const char*>(side->in) + slice * request.stride(tensor++, level) * item;
+      side->out = static_cast<char*>(side->out) + slice * request.stride(tensor++, level) * item;
+    }
+    op.rotation.positions = static_cast<const char*>(op.rotation.positions) +
+                            slice * request.stride(tensor, level) * element_size(request.op.positions.dtype);
+  }
+  return cudaSuccess;
+}
+
+template <class T>
+cudaError_t launch_any(const Request& request, const Plan& plan, const Target& target) {
+  for (const bool key : {false, true}) {
+    HeadsAny op;
+    op.side = side_of(request, key);
+    if (op.side.in == nullptr || op.side.heads == 0) continue;
+    op.rotation = rotation_of(request);
+    Walk<3> walk;
+    const int in = key ? Request::kKeyIn : Request::kQueryIn;
+    for (int d = 0; d < request.tokens.rank; d++) {
+      const auto& stride = request.tokens.stride;
+      walk.push(request.tokens.size[d], {stride[in][d], stride[in + 1][d], stride[Request::kPositions][d]});
+    }
+    op.tokens = Nested<3>(walk);
+    op.size = request.size;
+    op.mean = mean_of(request);
+    op.weight_offset = request.op.weight_offset;
+    op.round_normalized = request.op.round_normalized;
+    const int64_t heads = request.tokens.count * op.side.heads;
+    for (op.first_head = 0; op.first_head < heads; op.first_head += kMaxIndex) {
+      const int64_t blocks = heads - op.first_head < kMaxIndex ? heads - op.first_head : kMaxIndex;
+      const cudaError_t error = launch(request.op.normalize ? heads_any<T, true> : heads_any<T, false>, blocks,
+                                       kAnyThreads, op, plan.dependent, target);
+      if (error != cudaSuccess) return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+template <class T>
+cudaError_t launch_for(const Request& request, const Plan& plan, const Target& target) {
+  return plan.kernel == Plan::kAny ? launch_any<T>(request, plan, target) : launch_registers<T>(request, plan, target);
+}
+
+const char* run_for(const Request& request, const Plan& plan, int device, void* stream) {
+  if (request.is_empty()) return nullptr;
+  const OnDevice on(device);
+  if (on.error() != cudaSuccess) return error_text(on.error());
+  const Target target{device, static_cast<cudaStream_t>(stream)};
+  switch (request.first.dtype) {
+    case DType::kFloat32:
+      return error_text(launch_for<Float32>(request, plan, target));
+    case DType::kBFloat16:
+      return error_text(launch_for<BFloat16>(request, plan, target));
+    default:
+      return error_text(launch_for<Float16>(request, plan, target));
+  }
+}
+
+}  // namespace
+
+Plan plan(const QkRope& op) { return plan_for(Request(op)); }
+
+const char* run(const QkRope& op, const Plan& plan, int device, void* stream) {
+  return run_for(Request(op), plan, device, stream);
+}
+
+const char* run(const QkRope& op, int device, void* stream) {
+  const Request request(op);
+  return run_for(request, plan_for(request), device, stream);
+}
+
+}  // namespace cuda
+}  // namespace edge_ops

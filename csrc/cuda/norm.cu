@@ -1,0 +1,321 @@
+// rms_norm and fused_add_rms_norm.
+#include "launch.h"
+#include "numerics.cuh"
+
+namespace edge_ops {
+namespace cuda {
+namespace {
+
+constexpr int kVector = 8;                        // elements of a lane in a chunk
+constexpr int kMaxThreads[5] = {0, 1024, 1024, 0, 512};  // a block, by chunks a warp: bounds the registers
+
+struct Norm {
+  const void* x;
+  void* out;
+  void* residual;  // fused_add_rms_norm: x + residual goes here
+  const void* weight;
+  int64_t x_stride, out_stride, residual_stride;
+  int64_t n, rows;
+  MeanSquare mean;
+  float weight_offset;
+  bool weight_is_float32;
+};
+
+// The gain of kVector elements from `element` on.
+template <class T>
+struct Gain {
+  Constant<T, kVector> weight;
+
+  __device__ __forceinline__ void load(const Norm& op, int64_t element) {
+    if (op.weight != nullptr) weight.load(op.weight, element, op.weight_is_float32);
+  }
+
+  // y = (x * inverse) * (weight + offset)
+  __device__ __forceinline__ void scale(const Norm& op, float inverse, float (&v)[kVector]) const {
+    float gain[kVector];
+    if (op.weight != nullptr) weight.get(gain, op.weight_is_float32);
+#pragma unroll
+    for (int i = 0; i < kVector; i++) {
+      v[i] *= inverse;
+      if (op.weight != nullptr) v[i] *= gain[i] + op.weight_offset;
+    }
+  }
+};
+
+// x + residual, rounded and stored as the new residual.
+template <class T>
+__device__ __forceinline__ Bits<kVector * T::kSize> add_residual(const Bits<kVector * T::kSize>& x,
+                                                                 const Bits<kVector * T::kSize>& residual) {
+  float a[kVector], b[kVector];
+  widen<T>(x, a);
+  widen<T>(residual, b);
+#pragma unroll
+  for (int i = 0; i < kVector; i++) a[i] += b[i];
+  return round_to<T>(a);
+}
+
+// A block a row, kChunks neighbouring chunks of the row a warp, all of it in registers.
+template <class T, int kChunks, bool kResidual>
+__global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const Norm op) {
+  __shared__ alignas(16) float shared[32];
+  constexpr int kBytes = kVector * T::kSize;
+  const int lane = threadIdx.x % 32, first = (threadIdx.x / 32) * kChunks * numerics::kChunk + lane * kVector;
+  const int64_t row = blockIdx.x;
+  const void* x = at<T>(op.x, row * op.x_stride);
+  void* out = at<T>(op.out, row * op.out_stride);
+  void* residual = kResidual ? at<T>(op.residual, row * op.residual_stride) : nullptr;
+  const int n = static_cast<int>(op.n);
+
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  Bits<kBytes> bits[kChunks], addend[kChunks];
+  Gain<T> gain[kChunks];
+#pragma unroll
+  for (int c = 0; c < kChunks; c++) {
+    const int i = first + c * numerics::kChunk;
+    bits[c] = {};
+    if (i < n) {
+      bits[c] = load_bits<kBytes>(at<T>(x, i));
+      if (kResidual) addend[c] = load_bits<kBytes>(at<T>(residual, i));
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < kChunks; c++) {
+    if (first + c * numerics::kChunk < n) gain[c].load(op, first + c * numerics::kChunk);
+  }
+
+  float sums[kChunks];
+#pragma unroll
+  for (int c = 0; c < kChunks; c++) {
+    if (kResidual && first + c * numerics::kChunk < n) {
+      bits[c] = add_residual<T>(bits[c], addend[c]);
+      store_bits(at<T>(residual, first + c * numerics::kChunk), bits[c]);
+    }
+    float v[kVector];
+    widen<T>(bits[c], v);
+    square(v);
+    sums[c] = halving_tree<32>(v);
+  }
+  const float inverse = inverse_rms(block_pair_tree(pair_tree(sums), shared), op.mean);
+#pragma unroll
+  for (int c = 0; c < kChunks; c++) {
+    const int i = first + c * numerics::kChunk;
+    if (i >= n) continue;
+    float v[kVector];
+    widen<T>(bits[c], v);
+    gain[c].scale(op, inverse, v);
+    store_bits(at<T>(out, i), round_to<T>(v));
+  }
+}
+
+// Narrow rows: kLanes lanes a row, many rows a block, no barrier.
+template <class T, int kLanes, bool kResidual>
+__global__ void __launch_bounds__(1024) norm_in_lanes(const Norm op) {
+  constexpr int kBytes = kVector * T::kSize;
+  const int64_t rows_a_block = blockDim.x / kLanes;
+  int64_t row = blockIdx.x * rows_a_block + threadIdx.x / kLanes;
+  const int i = threadIdx.x % kLanes * kVector;
+  const bool active = row < op.rows && i < op.n;
+  if (row >= op.rows) row = 0;
+  const void* x = at<T>(op.x, row * op.x_stride + i);
+  void* residual = kResidual ? at<T>(op.residual, row * op.residual_stride + i) : nullptr;
+
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  Bits<kBytes> bits = {}, addend;
+  Gain<T> gain;
+  if (active) {
+    bits = load_bits<kBytes>(x);
+    if (kResidual) addend = load_bits<kBytes>(residual);
+    gain.load(op, i);
+  }
+  if (kResidual && active) {
+    bits = add_residual<T>(bits, addend);
+    store_bits(residual, bits);
+  }
+  float v[kVector];
+  widen<T>(bits, v);
+  square(v);
+  const float inverse = inverse_rms(halving_tree<kLanes>(v), op.mean);
+  if (!active) return;
+  widen<T>(bits, v);
+  gain.scale(op, inverse, v);
+  store_bits(at<T>(op.out, row * op.out_stride + i), round_to<T>(v));
+}
+
+// Any length, stride and alignment: a block a row, the row read twice.
+constexpr int kAnyWarps = 8;
+
+struct NormAny {
+  Norm op;
+  Nested<2> layout;  // of x and out, or of x (both input and output) and residual
+  int64_t first_row;
+};
+
+template <class T, bool kResidual>
+__global__ void __launch_bounds__(32 * kAnyWarps) norm_any(const NormAny any) {
+  __shared__ PairCounter<kAnyWarps> counter;
+  const Norm& op = any.op;
+  int64_t offset[2];
+  any.layout.offsets(any.first_row + blockIdx.x, offset);
+  const void* x = at<T>(op.x, offset[0]);
+  void* residual = kResidual ? at<T>(op.residual, offset[1]) : nullptr;
+  void* out = at<T>(op.out, offset[kResidual ? 0 : 1]);
+  const void* source = kResidual ? residual : x;
+
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const float sum = counter.sum_of_squares(op.n, [&](int64_t i) {
+    float v[1] = {load_one<T>(x, i)};
+    if (kResidual) {
+      v[0] += load_one<T>(residual, i);
+      round_in_place<T>(v);
+      store_one<T>(residual, i, v[0]);
+    }
+    return v[0];
+  });
+  const float inverse = inverse_rms(sum, op.mean);
+  for (int64_t i = threadIdx.x; i < op.n; i += 32 * kAnyWarps) {
+    float y = load_one<T>(source, i) * inverse;
+    if (op.weight != nullptr) y *= load_constant<T>(op.weight, i, op.weight_is_float32) + op.weight_offset;
+    store_one<T>(out, i, y);
+  }
+}
+
+// --- routes -----------------------------------------------------------------------------
+
+// Both operators, as the kernels see them. In fused_add_rms_norm x is the output.
+struct Request {
+  const Tensor &x, &out, &weight;
+  const Tensor* residual;
+  float eps, weight_offset;
+  Walk<2> walk;
+
+  explicit Request(const RmsNorm& op)
+      : x(op.x), out(op.out), weight(op.weight), residual(nullptr), eps(op.eps), weight_offset(op.weight_offset),
+        walk(walk_rows<2>(op.x.rank - 1, op.x.shape, {op.x.stride, op.out.stride})) {}
+  explicit Request(const FusedAddRmsNorm& op)
+      : x(op.x), out(op.x), weight(op.weight), residual(&op.residual), eps(op.eps), weight_offset(op.weight_offset),
+        walk(walk_rows<2>(op.x.rank - 1, op.x.shape, {op.x.stride, op.residual.stride})) {}
+
+  int64_t n() const { return x.size(1); }
+  const Tensor& second() const { return residual != nullptr ? *residual : out; }
+
+  bool vectors_fit() const {
+    const int64_t bytes = 16;
+    return walk.rank <= 1 && n() % kVector == 0 && aligned(x, walk.run_stride(0), bytes) &&
+           aligned(second(), walk.run_stride(1), bytes) && (!weight.present() || aligned(weight.data, bytes));
+  }
+};
+
+Plan plan_for(const Request& request) {
+  const int64_t n = request.n();
+  if (!request.vectors_fit() || n > 16384) return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
+  if (n <= numerics::kChunk) return {Plan::kLanes, kVector, 1, 128, true};
+  const int chunks = n > 8192 ? 2 : 1;
+  return {Plan::kRegisters, kVector, chunks, 0, true};
+}
+
+template <class T, bool kResidual>
+cudaError_t launch_for(const Request& request, const Plan& plan, const Target& target) {
+  const int64_t n = request.n();
+  Norm op;
+  op.x = request.x.data;
+  op.out = request.out.data;
+  op.residual = kResidual ? request.residual->data : nullptr;
+  op.weight = request.weight.present() ? request.weight.data : nullptr;
+  op.weight_is_float32 = request.weight.dtype == DType::kFloat32;
+  op.x_stride = request.walk.run_stride(0);
+  op.residual_stride = request.walk.run_stride(1);
+  op.out_stride = kResidual ? op.x_stride : request.walk.run_stride(1);
+  op.n = n;
+  op.rows = request.walk.count;
+  op.mean = {static_cast<float>(n), 1.0f / static_cast<float>(n), request.eps};
+  op.weight_offset = request.weight_offset;
+
+  if (plan.kernel == Plan::kAny) {
+    NormAny any{op, Nested<2>(request.walk), 0};
+    for (; any.first_row < op.rows; any.first_row += kMaxIndex) {
+      const int64_t blocks = op.rows - any.first_row < kMaxIndex ? op.rows - any.first_row : kMaxIndex;
+      const cudaError_t error =
+          launch(norm_any<T, kResidual>, blocks, 32 * kAnyWarps, any, plan.dependent, target);
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  }
+  if (!request.vectors_fit()) return cudaErrorInvalidConfiguration;
+
+  void (*kernel)(Norm) = nullptr;
+  int threads = plan.threads;
+  int64_t rows_a_block = 1;
+  if (plan.kernel == Plan::kLanes) {
+    const int lanes = n <= 64 ? 8 : n <= 128 ? 16 : 32;
+    if (n > numerics::kChunk || threads % 32 != 0) return cudaErrorInvalidConfiguration;
+    kernel = lanes == 8    ? norm_in_lanes<T, 8, kResidual>
+             : lanes == 16 ? norm_in_lanes<T, 16, kResidual>
+                           : norm_in_lanes<T, 32, kResidual>;
+    rows_a_block = threads / lanes;
+  } else {
+    const int chunks = plan.repeats;
+    if (chunks != 1 && chunks != 2 && chunks != 4) return cudaErrorInvalidConfiguration;
+    threads = static_cast<int>(32 * ceil_div(n, chunks * numerics::kChunk));
+    if (threads > kMaxThreads[chunks]) return cudaErrorInvalidConfiguration;
+    kernel = chunks == 1   ? norm_in_registers<T, 1, kResidual>
+             : chunks == 2 ? norm_in_registers<T, 2, kResidual>
+                           : norm_in_registers<T, 4, kResidual>;
+  }
+  const int64_t rows = op.rows;
+  for (int64_t first = 0; first < rows; first += kMaxIndex) {
+    op.rows = rows - first < kMaxIndex ? rows - first : kMaxIndex;
+    const cudaError_t error =
+        launch(kernel, ceil_div(op.rows, rows_a_block), threads, op, plan.dependent, target);
+    if (error != cudaSuccess) return error;
+    const int64_t size = element_size(request.x.dtype);
+    op.x = static_cast<const char*>(op.x) + kMaxIndex * op.x_stride * size;
+    op.out = static_cast<char*>(op.out) + kMaxIndex * op.out_stride * size;
+    if (kResidual) op.residual = static_cast<char*>(op.residual) + kMaxIndex * op.residual_stride * size;
+  }
+  return cudaSuccess;
+}
+
+template <bool kResidual>
+const char* run_for(const Request& request, const Plan& plan, int device, void* stream) {
+  if (request.x.numel() == 0) return nullptr;
+  const OnDevice on(device);
+  if (on.error() != cudaSuccess) return error_text(on.error());
+  const Target target{device, static_cast<cudaStream_t>(stream)};
+  switch (request.x.dtype) {
+    case DType::kFloat32:
+      return error_text(launch_for<Float32, kResidual>(request, plan, target));
+    case DType::kBFloat16:
+      return error_text(launch_for<BFloat16, kResidual>(request, plan, target));
+    default:
+      return error_text(launch_for<Float16, kResidual>(request, plan, target));
+  }
+}
+
+}  // namespace
+
+Plan plan(const RmsNorm& op) { return plan_for(Request(op)); }
+Plan plan(const FusedAddRmsNorm& op) { return plan_for(Request(op)); }
+
+const char* run(const RmsNorm& op, const Plan& plan, int device, void* stream) {
+  return run_for<false>(Request(op), plan, device, stream);
+}
+
+const char* run(const FusedAddRmsNorm& op, const Plan& plan, int device, void* stream) {
+  return run_for<true>(Request(op), plan, device, stream);
+}
+
+const char* run(const RmsNorm& op, int device, void* stream) {
+  const Request request(op);
+  return run_for<false>(request, plan_for(request), device, stream);
+}
+
+const char* run(const FusedAddRmsNorm& op, int device, void* stream) {
+  const Request request(op);
+  return run_for<true>(request, plan_for(request), device, stream);
+}
+
+}  // namespace cuda
+}  // namespace edge_ops
