@@ -18,7 +18,22 @@ __all__ = ["Kept", "Replaced", "Report", "families", "is_patched", "patch", "unp
 # Class of the decoder (the stack of layers) -> module of this package with its `patch_decoder`.
 _FAMILIES: Dict[str, str] = {
     "LlamaModel": "llama",
+    "Qwen2Model": "llama",
+    "SmolLM3Model": "llama",
+    "GraniteModel": "llama",
+    "Qwen3Model": "qwen3",
+    "Qwen3MoeModel": "qwen3",
+    "Qwen3_5TextModel": "qwen3",
+    "Qwen3_5MoeTextModel": "qwen3",
+    "Gemma2Model": "gemma",
     "Gemma3TextModel": "gemma",
+    "Gemma3nTextModel": "gemma4",
+    "Gemma4TextModel": "gemma4",
+    "Phi3Model": "phi3",
+    "Lfm2Model": "lfm2",
+    "Olmo2Model": "olmo",
+    "Olmo3Model": "olmo",
+    "Glm4Model": "glm",
 }
 
 

@@ -1,7 +1,7 @@
 """The pieces of an attention forward: heads, norm and rotation, cache and attention function."""
 
 import sys
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from torch import Tensor, nn
 
@@ -12,10 +12,51 @@ from .rope import Rope
 
 
 class AttentionRecord(Record):
-    """Which pairs an attention's rotation turns."""
+    """An attention module's parts by name.
 
-    def __init__(self, interleaved: bool = False) -> None:
-        self.interleaved = interleaved
+    Attributes:
+        projections: query, key, value and output.
+        norms: those of query and key heads, or None.
+        options: (argument of the attention function, attribute that holds its value).
+        interleaved: the rotation turns neighbours instead of halves.
+        rotates: attribute that says whether this layer rotates at all, or None where all do.
+    """
+
+    def __init__(
+        self,
+        projections: Tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj"),
+        norms: Optional[Tuple[str, str]] = None,
+        options: Tuple[Tuple[str, str], ...] = (),
+        interleaved: bool = False,
+        rotates: Optional[str] = None,
+    ) -> None:
+        self.projections, self.norms, self.options = projections, norms, options
+        self.interleaved, self.rotates = interleaved, rotates
+
+
+def attention_forward(
+    attention: Any,
+    hidden_states: Tensor,
+    position_embeddings: Any = None,
+    attention_mask: Optional[Tensor] = None,
+    **kwargs: Any,
+) -> Any:
+    """Replaces an attention of separate projections, with norms on query and key or without."""
+    if not fusable(attention, position_embeddings):
+        return unfused(attention, hidden_states, position_embeddings, attention_mask=attention_mask, **kwargs)
+    record: AttentionRecord = attention.__dict__[RECORD]
+    modules = attention.__dict__["_modules"]
+    size = attention.head_dim
+    query, key, value = (heads(modules[name], hidden_states, size) for name in record.projections[:3])
+    if record.norms is not None:
+        q_norm, k_norm = (modules[name] for name in record.norms)
+        query, key = norm_and_rotate(attention, position_embeddings, query, q_norm, key, k_norm)
+    elif record.rotates is None or getattr(attention, record.rotates):
+        rotate(attention, position_embeddings, query, key)
+    for argument, attribute in record.options:
+        kwargs[argument] = getattr(attention, attribute)
+    output, weights = attend(attention, query, key, value, attention_mask, **kwargs)
+    return modules[record.projections[3]](output), weights
 
 
 def fusable(attention: nn.Module, position_embeddings: Any) -> bool:
@@ -91,16 +132,27 @@ def attend(
     Returns:
         The output [batch, seq, heads * head_size], before the output projection, and the attention weights.
     """
-    batch_and_seq = query.shape[:2]
-    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    caches = kwargs.pop("past_key_values", None), kwargs.pop("cache", None)
-    cache = caches[1] if caches[0] is None else caches[0]
+    cache = take_cache(kwargs)
+    key, value = key.transpose(1, 2), value.transpose(1, 2)
     if cache is not None:
         key, value = cache.update(key, value, attention.layer_idx)
+    return attend_to(attention, query, key, value, attention_mask, **kwargs)
+
+
+def take_cache(kwargs: Dict[str, Any]) -> Any:
+    """Takes the cache out of an attention forward's arguments."""
+    caches = kwargs.pop("past_key_values", None), kwargs.pop("cache", None)
+    return caches[1] if caches[0] is None else caches[0]
+
+
+def attend_to(
+    attention: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor], **kwargs: Any
+) -> Tuple[Tensor, Optional[Tensor]]:
+    """`attend` for key and value [batch, heads, length, head_size] that come from the cache."""
     output, weights = _attention_function(attention)(
-        attention, query, key, value, attention_mask, dropout=0.0, scaling=attention.scaling, **kwargs
+        attention, query.transpose(1, 2), key, value, attention_mask, dropout=0.0, scaling=attention.scaling, **kwargs
     )
-    return output.reshape(*batch_and_seq, -1).contiguous(), weights
+    return output.reshape(*query.shape[:2], -1).contiguous(), weights
 
 
 def _attention_function(attention: Any) -> Any:

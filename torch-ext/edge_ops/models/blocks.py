@@ -31,7 +31,7 @@ class Loop:
         self.stream: Optional[Tensor] = None  # a layer's output, in memory that nothing else holds
         self.normed: Optional[Tensor] = None
 
-    def leave(self, norm: nn.Module, stream: Tensor, normed: Tensor) -> None:
+    def leave(self, norm: Optional[nn.Module], stream: Tensor, normed: Optional[Tensor]) -> None:
         self.norm, self.stream, self.normed = norm, stream, normed
 
 
@@ -55,7 +55,7 @@ def norm_forward(norm: nn.Module, hidden_states: Tensor) -> Tensor:
     if eager_only(norm) or not _weight_fits(weight, record, hidden_states):
         return original(norm, hidden_states)
     loop = record.loop
-    if loop is not None and loop.norm is norm and loop.stream is hidden_states:
+    if loop is not None and loop.norm is norm and loop.stream is hidden_states and loop.normed is not None:
         return loop.normed
     return rms_norm(hidden_states, weight, norm.__dict__[record.eps], weight_offset=record.weight_offset)
 
@@ -95,9 +95,11 @@ def add_norm(x: Tensor, residual: Tensor, norm: nn.Module, own: bool) -> Tuple[T
     return norm(stream), stream
 
 
-def add_and_leave(x: Tensor, residual: Tensor, norm: nn.Module, loop: Optional[Loop]) -> Tensor:
-    """-> residual + x; with a loop, in their memory, and norm's result is left there."""
-    found = operand(norm, x) if loop is not None and x.dtype is residual.dtype else None
+def add_and_leave(x: Tensor, residual: Tensor, norm: Optional[nn.Module], loop: Optional[Loop]) -> Tensor:
+    """-> residual + x; with a loop and a next norm, in their memory, and the norm's result is left there."""
+    if loop is None or norm is None or x.dtype is not residual.dtype:
+        return residual + x
+    found = operand(norm, x)
     if found is None:
         return residual + x
     normed, stream = fused_add_rms_norm(x, residual, found[0], found[1], weight_offset=found[2])
@@ -111,10 +113,10 @@ LOOP = "edge_ops_loop"  # the argument that carries a `Loop` to the layers
 
 
 class DecoderRecord(Record):
-    """A decoder's final norm."""
+    """A decoder's final norm, and whether all of its layers take a `Loop`."""
 
-    def __init__(self, norm: nn.Module) -> None:
-        self.norm = norm
+    def __init__(self, norm: nn.Module, loops: bool) -> None:
+        self.norm, self.loops = norm, loops
 
 
 def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -123,10 +125,12 @@ def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
     Its code keeps no stream that a layer returns, except through hooks, which the layers see. Layers that are called
     in any other way get no `Loop` and overwrite nothing.
     """
-    if eager_only(decoder) or nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks:
+    record: DecoderRecord = decoder.__dict__[RECORD]
+    watched = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+    if eager_only(decoder) or watched or not record.loops:
         return original(decoder, *args, **kwargs)
     loop = Loop()
-    final: Optional[NormRecord] = decoder.__dict__[RECORD].norm.__dict__.get(RECORD)
+    final: Optional[NormRecord] = record.norm.__dict__.get(RECORD)
     if final is not None:
         final.loop = loop  # another thread may put its own here: the norm then computes its result
     try:
@@ -165,11 +169,21 @@ class MLPRecord(Record):
 
     def release(self, module: nn.Module) -> None:
         """Gives the two projections' weights memory of their own again."""
-        gate, up = module._modules[self.gate], module._modules[self.up]
-        if self.merged is not None and gate is not None and up is not None and is_merged(self.merged, gate, up):
+        if self.merged is None:
+            return
+        gate, up = module.get_submodule(self.gate), module.get_submodule(self.up)
+        if is_merged(self.merged, gate, up):
             with torch.no_grad(), torch.inference_mode(False):
                 gate.weight.data, up.weight.data = gate.weight.data.clone(), up.weight.data.clone()
         self.merged = None
+
+
+def packed_mlp_forward(mlp: nn.Module, x: Tensor) -> Tensor:
+    """Replaces ``down_proj(up * act_fn(gate))`` of one packed ``gate_up_proj``."""
+    if eager_only(mlp):
+        return original(mlp, x)
+    modules = mlp.__dict__["_modules"]
+    return modules["down_proj"](PRODUCTS[mlp.__dict__[RECORD].operator](modules["gate_up_proj"](x)))
 
 
 def gated_mlp_forward(mlp: nn.Module, x: Tensor) -> Tensor:
@@ -216,8 +230,7 @@ def merge(mlp: nn.Module, checked: List[Any]) -> Optional[str]:
     call was found to have the bits of two.
     """
     record: MLPRecord = mlp.__dict__[RECORD]
-    gate, up = mlp._modules[record.gate], mlp._modules[record.up]
-    assert gate is not None and up is not None
+    gate, up = mlp.get_submodule(record.gate), mlp.get_submodule(record.up)
     for module in (gate, up):
         weight = module._parameters.get("weight")
         if type(module) is not nn.Linear or type(weight) is not nn.Parameter or module.bias is not None:

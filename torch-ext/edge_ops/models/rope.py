@@ -12,7 +12,7 @@ from .binding import RECORD, Record, eager_only, original
 FIRST_ROWS = 2048
 
 # Frequencies that do not depend on the length of the sequence, so that one cache serves every call.
-_STATIC = ("default", "linear", "yarn", "llama3")
+_STATIC = ("default", "linear", "yarn", "llama3", "proportional")
 
 
 class Rope(NamedTuple):
@@ -28,14 +28,33 @@ class Rope(NamedTuple):
 
 
 class Table:
-    """The growing cache of one set of rope parameters, on the CPU."""
+    """The growing cache of one set of rope parameters, on the CPU.
 
-    def __init__(self, head_size: int, parameters: Mapping[str, Any], context: Optional[int]) -> None:
-        self.head_size, self.parameters, self.context = head_size, parameters, context
+    Args:
+        parameters: a config's rope parameters.
+        context: the config's max_position_embeddings.
+        inv_freq: the model's own inverse frequencies.
+        scaling: the model's own factor on cos and sin.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], context: Optional[int], inv_freq: Tensor, scaling: float) -> None:
+        self.parameters, self.context, self.scaling = parameters, context, scaling
+        self.inv_freq = inv_freq.detach().double().cpu()
         self.cache: Optional[Tensor] = None
 
     def build(self, rows: int) -> Tensor:
-        return rope_cache(rows, self.head_size, scaling=self.parameters, max_position_embeddings=self.context)
+        if self.parameters["rope_type"] == "proportional":
+            # Full width with frequencies of 0, so that the untouched pairs turn by nothing.
+            angles = torch.arange(rows, dtype=torch.float64)[:, None] * self.inv_freq
+            return (torch.cat((angles.cos(), angles.sin()), dim=-1) * self.scaling).float()
+        width = 2 * self.inv_freq.numel() / float(self.parameters.get("partial_rotary_factor") or 1.0)
+        return rope_cache(rows, round(width), scaling=self.parameters, max_position_embeddings=self.context)
+
+    def agrees(self) -> bool:
+        """Whether the cache's formula gives the model's own frequencies (another version may have another one)."""
+        row = self.build(2)[1].double()
+        expected = torch.cat((self.inv_freq.cos(), self.inv_freq.sin())) * self.scaling
+        return row.shape == expected.shape and torch.allclose(row, expected, rtol=0, atol=1e-5)
 
     def at_least(self, rows: int) -> Tensor:
         """The cache, grown where `rows` positions do not fit. Two threads may both grow it: both results serve."""
@@ -61,48 +80,47 @@ class RotaryRecord(Record):
         self.tables = tables
 
 
-def rotary_record(rotary: nn.Module, head_size: int) -> RotaryRecord:
+def rotary_record(rotary: Any) -> RotaryRecord:
     """A record for a transformers rotary module, with a table for each set of parameters that allows one.
 
-    A table must agree with the module's own inverse frequencies; where it does not (another formula, another
-    version), the module's own cos and sin are used call by call.
+    Where a table would not agree with the module's own frequencies, or they depend on the length of the sequence
+    (dynamic, longrope), the module's own cos and sin are used call by call.
     """
-    config: Any = rotary.config
-    parameters = config.rope_parameters
+    parameters = rotary.config.rope_parameters
     kinds = {None: parameters} if "rope_type" in parameters else parameters
     tables: Dict[Optional[str], Table] = {}
     for kind, values in kinds.items():
         if values is None or values.get("rope_type") not in _STATIC:
             continue
-        table = Table(head_size, dict(values), getattr(config, "max_position_embeddings", None))
-        if _agrees(table, rotary, kind):
+        prefix = "" if kind is None else f"{kind}_"
+        inv_freq = getattr(rotary, f"{prefix}inv_freq", None)
+        scaling = getattr(rotary, f"{prefix}attention_scaling", None)
+        if inv_freq is None or scaling is None or inv_freq.is_meta:
+            continue
+        table = Table(dict(values), getattr(rotary.config, "max_position_embeddings", None), inv_freq, scaling)
+        if table.agrees():
             tables[kind] = table
     return RotaryRecord(tables)
 
 
-def _agrees(table: Table, rotary: nn.Module, kind: Optional[str]) -> bool:
-    prefix = "" if kind is None else f"{kind}_"
-    inv_freq = getattr(rotary, f"{prefix}inv_freq", None)
-    scaling = getattr(rotary, f"{prefix}attention_scaling", None)
-    if inv_freq is None or scaling is None or inv_freq.is_meta:
-        return False
-    angles = inv_freq.detach().double().cpu()
-    expected = torch.cat((angles.cos(), angles.sin())) * scaling
-    row = table.build(2)[1].double()
-    return row.shape == expected.shape and torch.allclose(row, expected, rtol=0, atol=1e-5)
-
-
 def rotary_forward(rotary: nn.Module, x: Tensor, position_ids: Tensor, layer_type: Optional[str] = None) -> Any:
-    """Replaces a transformers ``*RotaryEmbedding.forward``; x gives device, dtype and batch size only."""
+    """Replaces a transformers ``*RotaryEmbedding.forward``.
+
+    Args:
+        x: gives device, dtype and batch size (its last dimension but two) only.
+        position_ids: [batch or 1, seq], or [3, batch, seq] for models that place images on a grid.
+    """
     kind = () if layer_type is None else (layer_type,)
     if eager_only(rotary):
         return original(rotary, x, position_ids, *kind)
+    batch = (x.shape[-3], position_ids.shape[-1])
+    plain = position_ids.dim() == 2 or position_ids.stride(0) == 0  # a grid of text only has three equal rows
     table = rotary.__dict__[RECORD].tables.get(layer_type)
-    batch = (x.shape[0], position_ids.shape[-1])
     # A compiled graph and an accelerator must not wait for the largest position: they compute each call's rows.
-    if table is not None and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
-        largest = position_ids if position_ids.numel() == 1 else position_ids.max()
-        return Rope(table.at_least(int(largest.item()) + 1), position_ids.expand(batch))
+    if table is not None and plain and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
+        positions = position_ids if position_ids.dim() == 2 else position_ids[0]
+        largest = positions if positions.numel() == 1 else positions.max()
+        return Rope(table.at_least(int(largest.item()) + 1), positions.expand(batch))
     cos, sin = original(rotary, x.new_empty(0, dtype=torch.float32), position_ids, *kind)
     half = cos.shape[-1] // 2
     cache = torch.cat((cos[..., :half], sin[..., :half]), dim=-1).flatten(end_dim=-2)

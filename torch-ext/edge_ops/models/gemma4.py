@@ -1,0 +1,145 @@
+"""Gemma 3n and the text models of Gemma 4: weights without offset, normalized values, layers that share keys."""
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from .attention import attend_to, fusable, heads, norm_and_rotate, take_cache, unfused
+from .binding import RECORD, eager_only, original
+from .blocks import LOOP, PRODUCTS, add_norm, norm_over
+from .layers import start
+from .plan import NormStyle, Plan, Stack
+
+
+def attention_forward(
+    attention: Any,
+    hidden_states: Tensor,
+    position_embeddings: Any = None,
+    attention_mask: Optional[Tensor] = None,
+    shared_kv_states: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Replaces the attention of both: the later layers use keys and values that an earlier one has left."""
+    if not fusable(attention, position_embeddings):
+        arguments = dict(kwargs, attention_mask=attention_mask, shared_kv_states=shared_kv_states)
+        return unfused(attention, hidden_states, position_embeddings, **arguments)
+    size = attention.head_dim
+    cache = take_cache(kwargs)
+    query = heads(attention.q_proj, hidden_states, size)
+    if attention.is_kv_shared_layer:
+        query, _ = norm_and_rotate(attention, position_embeddings, query, attention.q_norm)
+        # Gemma 3n files them under the layer that made them, Gemma 4 under its type.
+        source = getattr(attention, "kv_shared_layer_index", attention.layer_type)
+        key, value = (states.to(query.device) for states in shared_kv_states[source])
+    else:
+        key = heads(attention.k_proj, hidden_states, size)
+        projection = attention.v_proj
+        if projection is None:  # the values are the keys before their norm
+            value = attention.v_norm(key)
+        else:
+            value = norm_over(attention.v_norm, heads(projection, hidden_states, size), True)
+        query, key = norm_and_rotate(
+            attention, position_embeddings, query, attention.q_norm, key, attention.k_norm
+        )
+        key, value = key.transpose(1, 2), value.transpose(1, 2)
+        if cache is not None:
+            key, value = cache.update(key, value, attention.layer_idx)
+    if attention.store_full_length_kv:
+        by_layer = hasattr(attention, "kv_shared_layer_index")
+        shared_kv_states[attention.layer_idx if by_layer else attention.layer_type] = key, value
+    output, weights = attend_to(
+        attention, query, key, value, attention_mask, sliding_window=attention.sliding_window, **kwargs
+    )
+    return attention.o_proj(output), weights
+
+
+def sparse_mlp_forward(mlp: Any, x: Tensor) -> Tensor:
+    """Replaces Gemma3nTextMLP.forward: some layers keep only the largest gates."""
+    if eager_only(mlp):
+        return original(mlp, x)
+    gate = mlp.gate_proj(x)
+    if mlp.activation_sparsity > 0.0:
+        gate = mlp._gaussian_topk(gate)
+    both = torch.cat((gate, mlp.up_proj(x)), dim=-1)
+    return mlp.down_proj(PRODUCTS[mlp.__dict__[RECORD].operator](both))
+
+
+def gemma4_layer_forward(
+    layer: Any, hidden_states: Tensor, per_layer_input: Optional[Tensor] = None, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Replaces Gemma4TextDecoderLayer.forward without experts: a sandwich, per-layer inputs, a last factor."""
+    loop = kwargs.pop(LOOP, None)
+    if args or eager_only(layer):
+        return original(layer, hidden_states, per_layer_input, *args, **kwargs)
+    _, loop, own, normed = start(layer, hidden_states, loop)
+    mixed = layer.self_attn(hidden_states=normed, **kwargs)[0]
+    mixed = norm_over(layer.post_attention_layernorm, mixed, loop is not None)
+    normed, stream = add_norm(mixed, hidden_states, layer.pre_feedforward_layernorm, own)
+    output = norm_over(layer.post_feedforward_layernorm, layer.mlp(normed), loop is not None)
+    stream = stream + output
+    if layer.hidden_size_per_layer_input:
+        gated = layer.act_fn(layer.per_layer_input_gate(stream)) * per_layer_input
+        stream = stream + layer.post_per_layer_input_norm(layer.per_layer_projection(gated))
+    stream *= layer.layer_scalar
+    if loop is not None:
+        loop.leave(None, stream, None)  # nobody else holds it, but its norm is not known yet
+    return stream
+
+
+def altup(layer: Any) -> Optional[str]:
+    """Why a Gemma 3n layer keeps its forward."""
+    return "AltUp's predictions and corrections stand between its additions and norms"
+
+
+def experts(layer: Any) -> Optional[str]:
+    """Why a Gemma 4 layer keeps its forward."""
+    return "its experts read the stream between the additions" if layer.enable_moe_block else None
+
+
+_NORM = NormStyle("eps", promotes=False)
+_SANDWICH = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+_SHARED = dict(
+    attention=attention_forward,
+    attention_norms=("q_norm", "k_norm", "v_norm"),
+    attention_operator="fused_qk_norm_rope",
+    layer_record={"norms": _SANDWICH},
+    first_norm="",
+)
+
+STACKS = {
+    "Gemma3nTextModel": Stack(
+        "Gemma3n",
+        _NORM,
+        layer_prefix="Gemma3nText",
+        why_not=altup,
+        mlp=sparse_mlp_forward,
+        mergeable=False,
+        extra_norms=("post_per_layer_input_norm",),
+        **_SHARED,
+    ),
+    "Gemma4TextModel": Stack(
+        "Gemma4",
+        _NORM,
+        layer_prefix="Gemma4Text",
+        layer=gemma4_layer_forward,
+        why_not=experts,
+        extra_norms=(
+            "post_per_layer_input_norm",
+            "post_feedforward_layernorm_1",
+            "post_feedforward_layernorm_2",
+            "pre_feedforward_layernorm_2",
+        ),
+        **_SHARED,
+    ),
+}
+
+
+def patch_decoder(plan: Plan) -> None:
+    """Patches one of the decoders in `STACKS`."""
+    plan.stack(STACKS[type(plan.decoder).__name__])
