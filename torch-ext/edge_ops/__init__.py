@@ -1,5 +1,6 @@
 """Fused operators for decoding small transformers, with the same bits on every backend."""
 
+from .models import patch, unpatch
 from .ops import (
     Route,
     explain,
@@ -20,8 +21,10 @@ __all__ = [
     "fused_add_rms_norm",
     "fused_qk_norm_rope",
     "gelu_tanh_and_mul",
+    "patch",
     "rms_norm",
     "rope_cache",
     "rotary_embedding",
     "silu_and_mul",
+    "unpatch",
 ]
