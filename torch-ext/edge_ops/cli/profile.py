@@ -6,7 +6,8 @@ each module would cost more than the operators that they are to measure, since e
 runs with cold caches. A part's time is its share of the samples times the length of a step.
 
 A sample that falls into a tensor operation is noted when the operation returns, so it is filed under the function
-that called it. The Python of a part counts to the part; the module calls of torch.nn count as Python.
+that called it. The Python of a part counts to the part, and so does the module call of torch.nn where the module
+is nothing but a seam (a norm, an activation, a rotary module); every other module call counts as Python.
 """
 
 import os
@@ -19,6 +20,8 @@ SEAMS = ("norms, residual adds", "rotation", "gated products")
 PARTS = (*SEAMS, "projections", "attention", "Python", "rest")
 NORMS, ROTATION, PRODUCTS, PROJECTIONS, ATTENTION, PYTHON, REST = PARTS
 
+_MODULE_CALL = "module call"  # a part that depends on the module
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Functions of this package's models/ by file; None: filed under whatever called it.
@@ -28,15 +31,18 @@ _OWN: Dict[str, Dict[str, Optional[str]]] = {
     "layers.py": {"": NORMS},
     "blocks.py": {
         "gated_mlp_forward": PRODUCTS,
-        "is_merged": PRODUCTS,
+        "one_matrix": PRODUCTS,
         "project": PROJECTIONS,
-        "decoder_forward": REST,
+        "packed_mlp_forward": PRODUCTS,
         "operand": None,
         "_weight_fits": None,
         "": NORMS,
     },
     "binding.py": {"": None},
 }
+
+# Modules that are nothing but a seam, by the end of their class's name.
+_SEAM_MODULES = (("RMSNorm", NORMS), ("RotaryEmbedding", ROTATION), ("Activation", PRODUCTS), ("GELUTanh", PRODUCTS))
 
 # Classes of transformers by the end of their name, and functions of its modeling files.
 _CLASSES = (
@@ -70,7 +76,7 @@ def part_of(code: Any, owner: str) -> Optional[str]:
     if folder.endswith(os.path.join("torch", "nn", "modules")):
         if file == "linear.py":
             return PROJECTIONS
-        return PYTHON if file == "module.py" else None
+        return _MODULE_CALL if file == "module.py" else None
     if f"{os.sep}transformers{os.sep}" in code.co_filename:
         if file == "activations.py":
             return PRODUCTS
@@ -126,6 +132,9 @@ class Sampler:
                 receiver = next(iter(frame.f_locals.values()), None) if code.co_argcount else None
                 self._parts[code] = part_of(code, type(receiver).__name__)
             part = self._parts[code]
+            if part == _MODULE_CALL:
+                module = type(frame.f_locals.get("self")).__name__
+                part = next((seam for ending, seam in _SEAM_MODULES if module.endswith(ending)), PYTHON)
             if part is not None:
                 self.samples[part] += 1
                 return

@@ -99,9 +99,9 @@ def norm_and_rotate(
 
     Both norms are of one family: they differ in their weights only.
     """
-    q_found = operand(q_norm, query)
-    k_found = q_found if k_norm is None or key is None else operand(k_norm, key)
-    if q_found is None or k_found is None:
+    q_found = operand(q_norm)
+    k_found = q_found if k_norm is None else operand(k_norm)
+    if q_found is None or k_found is None or q_found.dtype not in (None, query.dtype):
         query = _unseen(q_norm, q_norm(query))
         if key is not None and k_norm is not None:
             key = _unseen(k_norm, k_norm(key))
@@ -111,11 +111,11 @@ def norm_and_rotate(
         rope.positions,
         query,
         key,
-        q_found[0],
-        k_found[0],
+        q_found.weight,
+        k_found.weight,
         rope.cache,
-        q_found[1],
-        weight_offset=q_found[2],
+        q_found.eps,
+        weight_offset=q_found.weight_offset,
         interleaved=attention.__dict__[RECORD].interleaved,
     )
 

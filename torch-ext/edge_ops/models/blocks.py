@@ -5,7 +5,7 @@ a Python function or a tensor operation costs several times what a tight loop sh
 dictionary look-ups, and checks that touch little.
 """
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -16,23 +16,30 @@ from .binding import RECORD, Record, eager_only, original
 # --- norms ---------------------------------------------------------------------------
 
 
+class Operand(NamedTuple):
+    """What an operator needs to do a patched norm's work."""
+
+    weight: Optional[Tensor]
+    eps: float
+    weight_offset: float
+    dtype: Optional[torch.dtype]  # the only dtype of rows that it may be used on, or None for any
+
+
 class Loop:
-    """One run of a decoder over its layers: what the last layer left for the norm after it.
+    """One run of a decoder over its layers.
 
     A layer computes its residual addition together with the next norm, and leaves the result here. Whoever takes it
     checks that norm and stream are the very objects that it was left for, so that reordered, shortened or
     interrupted runs cost a norm and never change a result.
     """
 
-    __slots__ = ("norm", "normed", "stream")
+    __slots__ = ("layers", "norm", "normed", "stream")
 
-    def __init__(self) -> None:
+    def __init__(self, layers: List[Optional[Tuple[Optional[Operand], ...]]]) -> None:
+        self.layers = layers  # the operands of each layer's norms, or None where somebody watches the layer
         self.norm: Optional[nn.Module] = None
         self.stream: Optional[Tensor] = None  # a layer's output, in memory that nothing else holds
         self.normed: Optional[Tensor] = None
-
-    def leave(self, norm: Optional[nn.Module], stream: Tensor, normed: Optional[Tensor]) -> None:
-        self.norm, self.stream, self.normed = norm, stream, normed
 
 
 class NormRecord(Record):
@@ -64,80 +71,34 @@ def _weight_fits(weight: Optional[Tensor], record: NormRecord, x: Tensor) -> boo
     return weight is None or weight.dtype is x.dtype or (weight.dtype is torch.float32 and not record.promotes)
 
 
-def operand(norm: nn.Module, x: Tensor) -> Optional[Tuple[Any, float, float]]:
-    """(weight, eps, weight_offset) for an operator that does a patched norm's work on x, or None.
+def operand(norm: nn.Module) -> Optional[Operand]:
+    """What an operator needs to do this norm's work.
 
-    None where the module itself must be called: it is not patched, someone watches it, its weight is moved around
-    each call, or the result would have another dtype.
+    None where the module itself must be called: it is not patched, someone watches it, or its weight is moved around
+    each call.
     """
     state = norm.__dict__
     record: Optional[NormRecord] = state.get(RECORD)
     if record is None or state["_forward_hooks"] or state["_forward_pre_hooks"] or "_hf_hook" in state:
         return None
     weight = state["_parameters"].get("weight")
-    if not _weight_fits(weight, record, x):
-        return None
-    return weight, state[record.eps], record.weight_offset
+    free = weight is None or (weight.dtype is torch.float32 and not record.promotes)
+    return Operand(weight, state[record.eps], record.weight_offset, None if free else weight.dtype)
 
 
-def norm_over(norm: nn.Module, x: Tensor, own: bool) -> Tensor:
-    """norm(x), in x's memory where x is the caller's own."""
-    found = operand(norm, x) if own else None
-    return norm(x) if found is None else rms_norm(x, found[0], found[1], weight_offset=found[2], out=x)
+def norm_over(norm: nn.Module, found: Optional[Operand], x: Tensor) -> Tensor:
+    """norm(x), in x's memory where an operand is given."""
+    if found is None or (found.dtype is not None and found.dtype is not x.dtype):
+        return norm(x)
+    return rms_norm(x, found.weight, found.eps, weight_offset=found.weight_offset, out=x)
 
 
-def add_norm(x: Tensor, residual: Tensor, norm: nn.Module, own: bool) -> Tuple[Tensor, Tensor]:
-    """-> (norm(residual + x), residual + x), in x's and residual's memory where both are the caller's own."""
-    found = operand(norm, x) if own and x.dtype is residual.dtype else None
-    if found is not None:
-        return fused_add_rms_norm(x, residual, found[0], found[1], weight_offset=found[2])
+def add_norm(norm: nn.Module, found: Optional[Operand], x: Tensor, residual: Tensor) -> Tuple[Tensor, Tensor]:
+    """-> (norm(residual + x), residual + x), in x's and residual's memory where an operand is given."""
+    if found is not None and x.dtype is residual.dtype and (found.dtype is None or found.dtype is x.dtype):
+        return fused_add_rms_norm(x, residual, found.weight, found.eps, weight_offset=found.weight_offset)
     stream = residual + x
     return norm(stream), stream
-
-
-def add_and_leave(x: Tensor, residual: Tensor, norm: Optional[nn.Module], loop: Optional[Loop]) -> Tensor:
-    """-> residual + x; with a loop and a next norm, in their memory, and the norm's result is left there."""
-    if loop is None or norm is None or x.dtype is not residual.dtype:
-        return residual + x
-    found = operand(norm, x)
-    if found is None:
-        return residual + x
-    normed, stream = fused_add_rms_norm(x, residual, found[0], found[1], weight_offset=found[2])
-    loop.leave(norm, stream, normed)
-    return stream
-
-
-# --- the decoder's loop --------------------------------------------------------------
-
-LOOP = "edge_ops_loop"  # the argument that carries a `Loop` to the layers
-
-
-class DecoderRecord(Record):
-    """A decoder's final norm, and whether all of its layers take a `Loop`."""
-
-    def __init__(self, norm: nn.Module, loops: bool) -> None:
-        self.norm, self.loops = norm, loops
-
-
-def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Replaces a decoder's forward: its own code, with a `Loop` for its layers.
-
-    Its code keeps no stream that a layer returns, except through hooks, which the layers see. Layers that are called
-    in any other way get no `Loop` and overwrite nothing.
-    """
-    record: DecoderRecord = decoder.__dict__[RECORD]
-    watched = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
-    if eager_only(decoder) or watched or not record.loops:
-        return original(decoder, *args, **kwargs)
-    loop = Loop()
-    final: Optional[NormRecord] = record.norm.__dict__.get(RECORD)
-    if final is not None:
-        final.loop = loop  # another thread may put its own here: the norm then computes its result
-    try:
-        return original(decoder, *args, **{LOOP: loop}, **kwargs)
-    finally:
-        if final is not None:
-            final.loop = None
 
 
 # --- the gated product ---------------------------------------------------------------
@@ -157,12 +118,30 @@ def product_of(activation: Any) -> Optional[str]:
 
 
 class MLPRecord(Record):
-    """The operator that is an MLP's product, and its projections by name."""
+    """The operator that is an MLP's product, its projections by name, and their weights in one matrix."""
 
     def __init__(self, operator: str, names: Tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> None:
         self.operator = operator
         self.gate, self.up, self.down = names
-        self.merged: Optional[Tensor] = None  # one matrix, whose halves are the two projections' weights
+        self.merged: Optional[Tensor] = None
+        self.halves = (0, 0)  # addresses of its halves, which the two projections' weights are
+
+    def one_matrix(self, gate: nn.Module, up: nn.Module) -> bool:
+        """Whether the two projections' weights still are the halves of `merged`, and nobody watches the modules."""
+        first, second = gate.__dict__, up.__dict__
+        weights = first["_parameters"].get("weight"), second["_parameters"].get("weight")
+        if weights[0] is None or weights[1] is None:  # an adapter stands around a projection
+            return False
+        if (weights[0].data_ptr(), weights[1].data_ptr()) != self.halves:
+            self.merged = None  # the model was moved or loaded anew
+            return False
+        return not (
+            first["_forward_hooks"]
+            or second["_forward_hooks"]
+            or first["_forward_pre_hooks"]
+            or second["_forward_pre_hooks"]
+            or "_hf_hook" in first
+        )
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "merged": None}  # a copy's projections have their own memory
@@ -171,10 +150,11 @@ class MLPRecord(Record):
         """Gives the two projections' weights memory of their own again."""
         if self.merged is None:
             return
-        gate, up = module.get_submodule(self.gate), module.get_submodule(self.up)
-        if is_merged(self.merged, gate, up):
-            with torch.no_grad(), torch.inference_mode(False):
-                gate.weight.data, up.weight.data = gate.weight.data.clone(), up.weight.data.clone()
+        for name, address in zip((self.gate, self.up), self.halves):
+            weight = module.get_submodule(name)._parameters.get("weight")
+            if weight is not None and weight.data_ptr() == address:
+                with torch.no_grad(), torch.inference_mode(False):
+                    weight.data = weight.data.clone()
         self.merged = None
 
 
@@ -193,7 +173,7 @@ def gated_mlp_forward(mlp: nn.Module, x: Tensor) -> Tensor:
     modules = mlp.__dict__["_modules"]
     record: MLPRecord = mlp.__dict__[RECORD]
     gate, up = modules[record.gate], modules[record.up]
-    if record.merged is not None and not torch.compiler.is_compiling() and is_merged(record.merged, gate, up):
+    if record.merged is not None and not torch.compiler.is_compiling() and record.one_matrix(gate, up):
         both = project(x, record.merged)
     else:
         both = torch.cat((gate(x), up(x)), dim=-1)
@@ -209,18 +189,6 @@ def project(x: Tensor, merged: Tensor) -> Tensor:
 
 # Numbers of rows at which one product must have the bits of two; other numbers use the same kernels.
 _CHECKED_ROWS = (1, 2, 3, 5, 8, 16, 33)
-
-
-def is_merged(merged: Tensor, gate: nn.Module, up: nn.Module) -> bool:
-    """Whether the two projections still are the halves of `merged`, and nothing watches them."""
-    first, second = gate.__dict__, up.__dict__
-    if first["_forward_hooks"] or second["_forward_hooks"] or "_hf_hook" in first:
-        return False
-    weights = first["_parameters"].get("weight"), second["_parameters"].get("weight")
-    if weights[0] is None or weights[1] is None:
-        return False
-    start = merged.data_ptr()
-    return weights[0].data_ptr() == start and weights[1].data_ptr() == start + merged.nbytes // 2
 
 
 def merge(mlp: nn.Module, checked: List[Any]) -> Optional[str]:
@@ -248,7 +216,7 @@ def merge(mlp: nn.Module, checked: List[Any]) -> Optional[str]:
                 return "one product has other bits than two on this machine"
             checked.append(key)
         first.data, second.data = merged.chunk(2)
-    record.merged = merged
+    record.merged, record.halves = merged, (first.data_ptr(), second.data_ptr())
     return None
 
 

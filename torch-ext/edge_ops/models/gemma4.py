@@ -7,8 +7,8 @@ from torch import Tensor
 
 from .attention import attend_to, fusable, heads, norm_and_rotate, take_cache, unfused
 from .binding import RECORD, eager_only, original
-from .blocks import LOOP, PRODUCTS, add_norm, norm_over
-from .layers import start
+from .blocks import PRODUCTS, add_norm, norm_over, operand
+from .layers import LOOP, enter
 from .plan import NormStyle, Plan, Stack
 
 
@@ -38,7 +38,8 @@ def attention_forward(
         if projection is None:  # the values are the keys before their norm
             value = attention.v_norm(key)
         else:
-            value = norm_over(attention.v_norm, heads(projection, hidden_states, size), True)
+            value = heads(projection, hidden_states, size)
+            value = norm_over(attention.v_norm, operand(attention.v_norm), value)
         query, key = norm_and_rotate(
             attention, position_embeddings, query, attention.q_norm, key, attention.k_norm
         )
@@ -72,18 +73,19 @@ def gemma4_layer_forward(
     loop = kwargs.pop(LOOP, None)
     if args or eager_only(layer):
         return original(layer, hidden_states, per_layer_input, *args, **kwargs)
-    _, loop, own, normed = start(layer, hidden_states, loop)
-    mixed = layer.self_attn(hidden_states=normed, **kwargs)[0]
-    mixed = norm_over(layer.post_attention_layernorm, mixed, loop is not None)
-    normed, stream = add_norm(mixed, hidden_states, layer.pre_feedforward_layernorm, own)
-    output = norm_over(layer.post_feedforward_layernorm, layer.mlp(normed), loop is not None)
-    stream = stream + output
+    normed, operands, own = enter(layer, hidden_states, loop)
+    first, second, third, _ = operands or (None, None, None, None)
+    mixed = norm_over(layer.post_attention_layernorm, first, layer.self_attn(hidden_states=normed, **kwargs)[0])
+    second = second if own and first else None
+    normed, stream = add_norm(layer.pre_feedforward_layernorm, second, mixed, hidden_states)
+    stream = stream + norm_over(layer.post_feedforward_layernorm, third, layer.mlp(normed))
     if layer.hidden_size_per_layer_input:
         gated = layer.act_fn(layer.per_layer_input_gate(stream)) * per_layer_input
         stream = stream + layer.post_per_layer_input_norm(layer.per_layer_projection(gated))
     stream *= layer.layer_scalar
-    if loop is not None:
-        loop.leave(None, stream, None)  # nobody else holds it, but its norm is not known yet
+    if loop is not None and operands is not None:
+        # Nobody else holds the stream, but the factor stands between the addition and the next norm.
+        loop.norm, loop.stream, loop.normed = None, stream, None
     return stream
 
 

@@ -1,32 +1,40 @@
 """Decoder layers: where the residual additions and the norms around them meet.
 
 An in-place operator may overwrite a tensor only if nobody else can hold it: a module's output where no hook can have
-kept it, the residual stream where the previous layer has left it in the decoder's own loop.
+kept it, the residual stream where the previous layer has left it in the decoder's own loop. Both are asked once a
+run, for all layers, and not in the layers: code that runs between two projections is cold and slow.
 """
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torch import Tensor, nn
 
 from .binding import RECORD, Record, eager_only, original
-from .blocks import LOOP, Loop, add_and_leave, add_norm, norm_over
+from .blocks import Loop, NormRecord, Operand, add_norm, norm_over, operand
+
+LOOP = "edge_ops_loop"  # the argument that carries a `Loop` to the layers
+
+NO_NORM = ""  # in `LayerRecord.norms`, for a layer whose attention reads the stream itself
+
+Operands = Tuple[Optional[Operand], ...]
 
 
 class LayerRecord(Record):
     """A decoder layer's parts by name, and the norm that follows it.
 
     Attributes:
+        index: the layer's place in its decoder.
         next_norm: the next layer's input norm, or the final norm.
         mixer, mixer_out: the attention and, inside it, the module whose output it returns.
         mlp, mlp_out: the same for the feed-forward.
-        norms: the layer's norms in the order of use.
+        norms: the layer's norms in the order of use, that of its input first.
         scale: attribute that multiplies what is added to the stream, or None.
         adapt: turns the layer's arguments into those of its mixer, or None where they are the same.
     """
 
     def __init__(
         self,
-        layer: nn.Module,
+        index: int,
         next_norm: Optional[nn.Module],
         mixer: Tuple[str, str],
         mlp: Tuple[str, str],
@@ -34,36 +42,85 @@ class LayerRecord(Record):
         scale: Optional[str] = None,
         adapt: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = None,
     ) -> None:
-        self.next_norm, self.scale, self.adapt = next_norm, scale, adapt
+        self.index, self.next_norm, self.scale, self.adapt = index, next_norm, scale, adapt
         self.mixer, self.mixer_out = mixer
         self.mlp, self.mlp_out = mlp
         self.norms = norms
-        watched = [layer, *self._producers(layer)]
-        self._watched = watched[1:]
-        self._hooks = [layer._forward_pre_hooks, *(module._forward_hooks for module in watched)]
 
-    def _producers(self, layer: nn.Module) -> Any:
-        """The modules whose outputs the layer overwrites."""
-        modules = layer.__dict__["_modules"]
+    def operands(self, layer: nn.Module) -> Optional[Operands]:
+        """Those of the norms after the first and of the next norm; None where hooks see what would be overwritten."""
+        modules = layer._modules
         mixer, mlp = modules[self.mixer], modules[self.mlp]
-        inner = mixer._modules.get(self.mixer_out), mlp._modules.get(self.mlp_out)
-        return [mixer, mlp, *(module for module in inner if module is not None), *(modules[n] for n in self.norms)]
+        if layer._forward_hooks or layer._forward_pre_hooks or _watched(mixer, self.mixer_out):
+            return None
+        if _watched(mlp, self.mlp_out):
+            return None
+        norms = [modules[name] for name in self.norms[1:]]
+        if self.next_norm is None:
+            return (*map(operand, norms), None)
+        return (*map(operand, norms), operand(self.next_norm))
 
-    def private(self, layer: nn.Module) -> bool:
-        """Whether no hook sees the layer's output or what it is made from."""
-        return not any(self._hooks) and self._producers(layer) == self._watched
+
+def _watched(module: Any, inner: str) -> bool:
+    """Whether a hook sees the output of a module, or of that inside it which makes the output."""
+    maker = module._modules.get(inner)
+    return bool(module._forward_hooks or (maker is not None and maker._forward_hooks))
 
 
-def start(layer: nn.Module, hidden_states: Tensor, loop: Optional[Loop]) -> Tuple[Any, Optional[Loop], bool, Tensor]:
-    """-> (modules, loop or None, whether the layer may overwrite its input, the input's norm)."""
+# --- the decoder's loop --------------------------------------------------------------
+
+
+class DecoderRecord(Record):
+    """A decoder's layers and final norm; no layers where some of them do not take a `Loop`."""
+
+    def __init__(self, layers: List[nn.Module], norm: nn.Module) -> None:
+        self.layers, self.norm = layers, norm
+
+
+def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Replaces a decoder's forward: its own code, with a `Loop` for its layers.
+
+    Its code keeps no stream that a layer returns, except through hooks, which the layers' records see. Layers that
+    are called in any other way get no `Loop` and overwrite nothing.
+    """
+    record: DecoderRecord = decoder.__dict__[RECORD]
+    watched = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+    if eager_only(decoder) or watched or not record.layers:
+        return original(decoder, *args, **kwargs)
+    loop = Loop([layer.__dict__[RECORD].operands(layer) for layer in record.layers])
+    final: Optional[NormRecord] = record.norm.__dict__.get(RECORD)
+    if final is not None:
+        final.loop = loop  # another thread may put its own here: the norm then computes its result
+    try:
+        return original(decoder, *args, **{LOOP: loop}, **kwargs)
+    finally:
+        if final is not None:
+            final.loop = None
+
+
+def enter(layer: nn.Module, hidden_states: Tensor, loop: Optional[Loop]) -> Tuple[Tensor, Optional[Operands], bool]:
+    """-> (the input's norm, the operands of the other norms or None, whether the input may be overwritten)."""
     record: LayerRecord = layer.__dict__[RECORD]
-    modules = layer.__dict__["_modules"]
-    if loop is not None and not record.private(layer):
-        loop = None
-    own = loop is not None and loop.stream is hidden_states
-    norm = modules[record.norms[0]]
-    normed = loop.normed if own and loop is not None and loop.norm is norm else None
-    return modules, loop, own, norm(hidden_states) if normed is None else normed
+    norm = layer.__dict__["_modules"][record.norms[0]]
+    operands = None if loop is None else loop.layers[record.index]
+    if operands is None or loop is None or loop.stream is not hidden_states:
+        return norm(hidden_states), operands, False
+    if loop.norm is norm and loop.normed is not None:
+        return loop.normed, operands, True
+    return norm(hidden_states), operands, True
+
+
+def leave(layer: nn.Module, loop: Optional[Loop], found: Optional[Operand], x: Tensor, residual: Tensor) -> Tensor:
+    """-> residual + x, a layer's output; with the next norm's operand, in their memory and that norm computed too."""
+    if found is None or loop is None or x.dtype is not residual.dtype:
+        return residual + x
+    norm = layer.__dict__[RECORD].next_norm
+    loop.normed, loop.stream = add_norm(norm, found, x, residual)
+    loop.norm = norm
+    return loop.stream
+
+
+# --- the families' layers ------------------------------------------------------------
 
 
 def _mix(record: LayerRecord, modules: Any, normed: Tensor, kwargs: Dict[str, Any]) -> Tensor:
@@ -74,48 +131,52 @@ def _mix(record: LayerRecord, modules: Any, normed: Tensor, kwargs: Dict[str, An
 
 def pre_norm_layer_forward(layer: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += attention(norm(h)); h += mlp(norm(h))`` (Llama and most of its descendants)."""
-    loop = kwargs.pop(LOOP, None)
+    loop: Optional[Loop] = kwargs.pop(LOOP, None)
     if args or eager_only(layer):
         return original(layer, hidden_states, *args, **kwargs)
     record: LayerRecord = layer.__dict__[RECORD]
-    modules, loop, own, normed = start(layer, hidden_states, loop)
+    modules = layer.__dict__["_modules"]
+    normed, operands, own = enter(layer, hidden_states, loop)
+    mid, following = operands or (None, None)
     mixed = _mix(record, modules, normed, kwargs)
     if record.scale is not None:
         mixed = mixed * getattr(layer, record.scale)
-    normed, stream = add_norm(mixed, hidden_states, modules[record.norms[1]], own)
+    normed, stream = add_norm(modules[record.norms[1]], mid if own else None, mixed, hidden_states)
     output = modules[record.mlp](normed)
     if isinstance(output, tuple):  # some expert blocks return their routing too
         output = output[0]
     if record.scale is not None:
         output = output * getattr(layer, record.scale)
-    return add_and_leave(output, stream, record.next_norm, loop)
+    return leave(layer, loop, following, output, stream)
 
 
 def sandwich_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += norm(attention(norm(h))); h += norm(mlp(norm(h)))`` (Gemma 2 and 3, GLM-4)."""
-    loop = kwargs.pop(LOOP, None)
-    if args or eager_only(layer):
-        return original(layer, hidden_states, *args, **kwargs)
-    record: LayerRecord = layer.__dict__[RECORD]
-    _, after_mixer, before_mlp, after_mlp = record.norms
-    modules, loop, own, normed = start(layer, hidden_states, loop)
-    mixed = norm_over(modules[after_mixer], _mix(record, modules, normed, kwargs), loop is not None)
-    normed, stream = add_norm(mixed, hidden_states, modules[before_mlp], own)
-    output = norm_over(modules[after_mlp], modules[record.mlp](normed), loop is not None)
-    return add_and_leave(output, stream, record.next_norm, loop)
-
-
-def post_norm_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Replaces ``h += norm(attention(h)); h += norm(mlp(h))`` (OLMo 2 and 3): no norm follows an addition."""
-    loop = kwargs.pop(LOOP, None)
+    loop: Optional[Loop] = kwargs.pop(LOOP, None)
     if args or eager_only(layer):
         return original(layer, hidden_states, *args, **kwargs)
     record: LayerRecord = layer.__dict__[RECORD]
     modules = layer.__dict__["_modules"]
-    if loop is not None and not record.private(layer):
-        loop = None
-    after_mixer, after_mlp = record.norms
-    mixed = norm_over(modules[after_mixer], _mix(record, modules, hidden_states, kwargs), loop is not None)
-    stream = hidden_states + mixed
-    output = norm_over(modules[after_mlp], modules[record.mlp](stream), loop is not None)
-    return add_and_leave(output, stream, record.next_norm, loop)
+    _, after_mixer, before_mlp, after_mlp = record.norms
+    normed, operands, own = enter(layer, hidden_states, loop)
+    first, second, third, following = operands or (None, None, None, None)
+    mixed = norm_over(modules[after_mixer], first, _mix(record, modules, normed, kwargs))
+    # What a watched norm returns may be kept, so it is not overwritten.
+    normed, stream = add_norm(modules[before_mlp], second if own and first else None, mixed, hidden_states)
+    output = norm_over(modules[after_mlp], third, modules[record.mlp](normed))
+    return leave(layer, loop, following if third else None, output, stream)
+
+
+def post_norm_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Replaces ``h += norm(attention(h)); h += norm(mlp(h))`` (OLMo 2 and 3): no norm follows an addition."""
+    loop: Optional[Loop] = kwargs.pop(LOOP, None)
+    if args or eager_only(layer):
+        return original(layer, hidden_states, *args, **kwargs)
+    record: LayerRecord = layer.__dict__[RECORD]
+    modules = layer.__dict__["_modules"]
+    after_mixer, after_mlp = record.norms[1:]
+    operands = None if loop is None else loop.layers[record.index]
+    first, second, following = operands or (None, None, None)
+    stream = hidden_states + norm_over(modules[after_mixer], first, _mix(record, modules, hidden_states, kwargs))
+    output = norm_over(modules[after_mlp], second, modules[record.mlp](stream))
+    return leave(layer, loop, following if second else None, output, stream)

@@ -5,8 +5,8 @@ from typing import Any, Optional
 from torch import Tensor
 
 from .attention import attend, fusable, rotate, unfused
-from .blocks import norm_over
-from .layers import post_norm_layer_forward
+from .blocks import norm_over, operand
+from .layers import NO_NORM, post_norm_layer_forward
 from .plan import NormStyle, Plan, Stack
 
 
@@ -33,7 +33,8 @@ def attention_forward(
 
 def _normed(norm: Any, projection: Any, hidden_states: Tensor) -> Tensor:
     """A normalized projection that is free to be overwritten."""
-    normed = norm_over(norm, projection(hidden_states), not projection._forward_hooks)
+    found = None if projection._forward_hooks else operand(norm)
+    normed = norm_over(norm, found, projection(hidden_states))
     return normed.clone() if norm._forward_hooks else normed
 
 
@@ -44,7 +45,7 @@ _OLMO2 = Stack(
     attention_norms=("q_norm", "k_norm"),
     attention_operator="rms_norm, rotary_embedding",
     layer=post_norm_layer_forward,
-    layer_record={"norms": ("post_attention_layernorm", "post_feedforward_layernorm")},
+    layer_record={"norms": (NO_NORM, "post_attention_layernorm", "post_feedforward_layernorm")},
     layer_operator="rms_norm",
     first_norm="",
 )

@@ -7,16 +7,14 @@ from torch import nn
 from .attention import AttentionRecord, attention_forward
 from .binding import Record, bind, is_bound
 from .blocks import (
-    DecoderRecord,
     MLPRecord,
     NormRecord,
-    decoder_forward,
     gated_mlp_forward,
     merge,
     norm_forward,
     product_of,
 )
-from .layers import LayerRecord, pre_norm_layer_forward
+from .layers import DecoderRecord, LayerRecord, decoder_forward, pre_norm_layer_forward
 from .report import Kept, Replaced, Report
 from .rope import rotary_forward, rotary_record
 
@@ -98,14 +96,14 @@ class Plan:
         final = getattr(self.decoder, stack.final_norm)
         followers = [getattr(layer, stack.first_norm) if stack.first_norm else None for layer in layers[1:]]
         rotated = True
-        for layer, follower in zip(layers, [*followers, final]):
-            rotated &= self.layer(layer, follower, stack)
+        for index, (layer, follower) in enumerate(zip(layers, [*followers, final])):
+            rotated &= self.layer(index, layer, follower, stack)
         self.norm(final, stack)
         self.rotary(self.decoder.rotary_emb, rotated)
-        loops = all(is_bound(layer) for layer in layers)
-        bind(self.decoder, decoder_forward, DecoderRecord(final, loops))
+        record = DecoderRecord(layers if all(map(is_bound, layers)) else [], final)
+        bind(self.decoder, decoder_forward, record)
 
-    def layer(self, layer: Any, follower: Optional[nn.Module], stack: Stack) -> bool:
+    def layer(self, index: int, layer: Any, follower: Optional[nn.Module], stack: Stack) -> bool:
         """A decoder layer and what is in it; -> whether its attention, if any, takes a `Rope` now."""
         modules = layer._modules
         record: Dict[str, Any] = dict(_LAYER, **stack.layer_record)
@@ -123,7 +121,7 @@ class Plan:
         if reason is not None:
             self.keep(layer, reason)
         elif self.is_a(layer, f"{stack.layer_prefix or stack.prefix}DecoderLayer"):
-            self.replace(layer, stack.layer, LayerRecord(layer, follower, **record), stack.layer_operator)
+            self.replace(layer, stack.layer, LayerRecord(index, follower, **record), stack.layer_operator)
         return rotated
 
     def norm(self, module: Any, stack: Stack) -> None:
