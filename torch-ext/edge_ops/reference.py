@@ -28,6 +28,7 @@ _EXP_COEFFS = (
 _EXP2_COEFFS = (0.009582852, 0.05590643, 0.24024099, 0.69312418, 1.0)
 _GELU_SCALE = 1.5957691216  # 2 * sqrt(2 / pi)
 _GELU_CUBIC = 0.044715
+_HALF_POWERS = (0.0, *(2.0**e for e in range(-126, 128)))  # 2^(n - 1) for n = -126 .. 128, the smallest as 0
 
 
 def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -96,8 +97,9 @@ def _exp(x: Tensor, narrow: bool) -> Tensor:
         r = (x - n * _constant(_LN2_HI, x)) - n * _constant(_LN2_LO, x)
         p = _horner(_EXP_COEFFS, r)
         p = (p * (r * r) + r) + 1.0
+    # 2^(n - 1) from a table: a view of shifted bits would do, but vmap has no rule for it before torch 2.11.
     exponent = torch.where(torch.isnan(n), torch.zeros_like(n), n).to(torch.int32) + 126
-    half = p * (exponent << 23).view(torch.float32)
+    half = p * torch.tensor(_HALF_POWERS, dtype=x.dtype, device=x.device)[exponent]
     return half + half
 
 
