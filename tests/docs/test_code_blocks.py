@@ -1,4 +1,4 @@
-"""The documentation does what it shows: Python blocks run, links lead somewhere, signatures and constants are the code's.
+"""The documentation does what it shows: Python blocks run, links lead somewhere, signatures and constants are right.
 
 A file's ```python blocks run in order in one namespace. Two comments on the line before a block change that:
 `<!-- needs: module -->` leaves it out where the module is not installed, `<!-- skip: reason -->` always.
