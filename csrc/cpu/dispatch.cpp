@@ -116,51 +116,42 @@ const char* choose_level(const char* limit, ParallelFor pool) {
 
 const char* chosen_level() { return chosen->name; }
 
-void run(const RmsNorm& op) {
-  const Tensor &x = op.x, &out = op.out;
-  const NormKernel kernel = chosen->rms_norm[index_of(x.dtype)][is_wide(op.weight, x)];
-  const Tensor* const tensors[2] = {&x, &out};
-  const Walk<2> walk = walk_rows(tensors, 1);
+namespace {
+
+// Normalizes the rows of x into `out`; with a residual, adds it first and leaves the sum there.
+void run_norm(const NormKernel (&kernels)[3][2], const Tensor& x, const Tensor& out, const Tensor* residual,
+              const Tensor& weight, float eps, float weight_offset) {
+  const NormKernel kernel = kernels[index_of(x.dtype)][is_wide(weight, x)];
+  const Tensor& third = residual != nullptr ? *residual : x;
+  const Tensor* const tensors[3] = {&x, &out, &third};
+  const Walk<3> walk = walk_rows(tensors, 1);
   const int64_t n = x.size(1);
   if (walk.count == 0 || n == 0) return;
   for_rows(walk, n, kNormGrain, [&](int64_t row, int64_t rows) {
     NormRows args;
     args.x = at(x, walk.offset(0, row));
     args.out = at_mutable(out, walk.offset(1, row));
-    args.residual = nullptr;
-    args.weight = op.weight.present() ? op.weight.data : nullptr;
+    args.residual = residual != nullptr ? at_mutable(third, walk.offset(2, row)) : nullptr;
+    args.weight = weight.present() ? weight.data : nullptr;
     args.n = n;
     args.rows = rows;
     args.x_stride = walk.run_stride(0);
     args.out_stride = walk.run_stride(1);
-    args.residual_stride = 0;
-    args.eps = op.eps;
-    args.weight_offset = op.weight_offset;
+    args.residual_stride = walk.run_stride(2);
+    args.eps = eps;
+    args.weight_offset = weight_offset;
     kernel(args);
   });
 }
 
+}  // namespace
+
+void run(const RmsNorm& op) {
+  run_norm(chosen->rms_norm, op.x, op.out, nullptr, op.weight, op.eps, op.weight_offset);
+}
+
 void run(const FusedAddRmsNorm& op) {
-  const Tensor &x = op.x, &residual = op.residual;
-  const NormKernel kernel = chosen->add_rms_norm[index_of(x.dtype)][is_wide(op.weight, x)];
-  const Tensor* const tensors[2] = {&x, &residual};
-  const Walk<2> walk = walk_rows(tensors, 1);
-  const int64_t n = x.size(1);
-  if (walk.count == 0 || n == 0) return;
-  for_rows(walk, n, kNormGrain, [&](int64_t row, int64_t rows) {
-    NormRows args;
-    args.x = at(x, walk.offset(0, row));
-    args.out = at_mutable(x, walk.offset(0, row));
-    args.residual = at_mutable(residual, walk.offset(1, row));
-    args.weight = op.weight.present() ? op.weight.data : nullptr;
-    args.n = n;
-    args.rows = rows;
-    args.x_stride = args.out_stride = walk.run_stride(0);
-    args.residual_stride = walk.run_stride(1);
-    args.eps = op.eps;
-    args.weight_offset = op.weight_offset;
-    kernel(args);
-  });
+  run_norm(chosen->add_rms_norm, op.x, op.x, &op.residual, op.weight, op.eps, op.weight_offset);
 }
 
 void run(const GatedActivation& op) {

@@ -4,6 +4,17 @@
 
 #define EDGE_OPS_INLINE inline __attribute__((always_inline))
 
+// Stores and returns what was stored, widened again.
+inline Vec store_rounded(float* p, Vec x) {
+  store(p, x);
+  return x;
+}
+template <class T>
+inline Vec store_rounded(T* p, Vec x) {
+  store(p, x);
+  return load(p);
+}
+
 // --- sum of squares --------------------------------------------------------------------
 
 // Where a row's elements come from: `at(i)` gives elements i .. i + 15, `part(i, n)` the last n < 16.

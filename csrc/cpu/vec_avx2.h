@@ -49,47 +49,7 @@ template <class T>
 inline void store(T* p, Vec x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x, T{}));
 }
-template <class T>
-__attribute__((noinline)) Vec load_part(const T* p, int n) {
-  T buffer[16] = {};
-  copy_n(buffer, p, n);
-  return load(buffer);
-}
-template <class T>
-__attribute__((noinline)) void store_part(T* p, Vec x, int n) {
-  T buffer[16];
-  store(buffer, x);
-  copy_n(p, buffer, n);
-}
-// The ends of rows: a call, since its copies would swell every loop. A full vector costs no call.
-template <class T>
-inline Vec load_n(const T* p, int n) {
-  return n == 16 ? load(p) : load_part(p, n);
-}
-template <class T>
-inline void store_n(T* p, Vec x, int n) {
-  if (n == 16) {
-    store(p, x);
-  } else {
-    store_part(p, x, n);
-  }
-}
-template <class T>
-inline void store2(T* p, Vec lo, Vec hi) {
-  store(p, lo);
-  store(p + 16, hi);
-}
-
-// Stores and returns what was stored, widened again.
-inline Vec store_rounded(float* p, Vec x) {
-  store(p, x);
-  return x;
-}
-template <class T>
-inline Vec store_rounded(T* p, Vec x) {
-  store(p, x);
-  return load(p);
-}
+#include "copied_parts.h"
 
 inline Vec round_to(Vec x, float) { return x; }
 inline Vec round_to(Vec x, bf16) {

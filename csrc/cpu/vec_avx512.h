@@ -76,22 +76,12 @@ inline void store2(bf16* p, Vec lo, Vec hi) {
   _mm512_storeu_si512(p, _mm512_permutex2var_epi16(a, upper_halves(), b));
 }
 
-// Stores and returns what was stored, widened again.
-inline Vec store_rounded(float* p, Vec x) {
-  store(p, x);
-  return x;
-}
-template <class T>
-inline Vec store_rounded(T* p, Vec x) {
-  store(p, x);
-  return load(p);
-}
-
 inline Vec round_to(Vec x, float) { return x; }
 inline Vec round_to(Vec x, bf16) {
   return {_mm512_castsi512_ps(
       _mm512_and_si512(quiet_nans(x, rounded_bits(x)), _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
 }
+// As the generic one in rows.inl, with the bits rounded once.
 inline Vec store_rounded(bf16* p, Vec x) {
   const __m512i bits = quiet_nans(x, rounded_bits(x));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bits(bits));

@@ -98,47 +98,7 @@ inline void store(bf16* p, Vec x) { store_narrow(p, x); }
 // Calls: sixty instructions in each of hundreds of places would be half a megabyte.
 __attribute__((noinline)) Vec load(const f16* p) { return load_narrow(p); }
 __attribute__((noinline)) void store(f16* p, Vec x) { store_narrow(p, x); }
-template <class T>
-__attribute__((noinline)) Vec load_part(const T* p, int n) {
-  T buffer[16] = {};
-  copy_n(buffer, p, n);
-  return load(buffer);
-}
-template <class T>
-__attribute__((noinline)) void store_part(T* p, Vec x, int n) {
-  T buffer[16];
-  store(buffer, x);
-  copy_n(p, buffer, n);
-}
-// The ends of rows: a call, since its copies would swell every loop. A full vector costs no call.
-template <class T>
-inline Vec load_n(const T* p, int n) {
-  return n == 16 ? load(p) : load_part(p, n);
-}
-template <class T>
-inline void store_n(T* p, Vec x, int n) {
-  if (n == 16) {
-    store(p, x);
-  } else {
-    store_part(p, x, n);
-  }
-}
-template <class T>
-inline void store2(T* p, Vec lo, Vec hi) {
-  store(p, lo);
-  store(p + 16, hi);
-}
-
-// Stores and returns what was stored, widened again.
-inline Vec store_rounded(float* p, Vec x) {
-  store(p, x);
-  return x;
-}
-template <class T>
-inline Vec store_rounded(T* p, Vec x) {
-  store(p, x);
-  return load(p);
-}
+#include "copied_parts.h"
 
 inline Vec round_to(Vec x, float) { return x; }
 template <class T>
