@@ -11,11 +11,11 @@ import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from support.routes import ROUTES  # noqa: E402
-from support.values import DEVICE  # noqa: E402
 
 import edge_ops  # noqa: E402
 from edge_ops import native  # noqa: E402
+from support.routes import ROUTES  # noqa: E402
+from support.values import DEVICE  # noqa: E402
 
 # The same examples in every run, a bounded number of them and no clock: a slow machine fails nothing.
 _COMMON = dict(

@@ -27,7 +27,8 @@ from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
 # any x86-64, where an older processor runs it as bsf.
 _SSE3 = "addsubpd addsubps haddpd haddps hsubpd hsubps lddqu movddup movshdup movsldup fisttp monitor mwait"
 _SSSE3 = (
-    "pshufb phaddw phaddd phaddsw phsubw phsubd phsubsw pmaddubsw pmulhrsw psignb psignw psignd pabsb pabsw pabsd palignr"
+    "pshufb phaddw phaddd phaddsw phsubw phsubd phsubsw pmaddubsw pmulhrsw psignb psignw psignd pabsb pabsw pabsd "
+    "palignr"
 )
 _SSE4 = (
     "blendpd blendps blendvpd blendvps pblendvb pblendw dppd dpps extractps insertps mpsadbw movntdqa packusdw pextrb "
@@ -53,7 +54,9 @@ _NAMESPACE = re.compile(r"^_ZZ*N[KVRO]*8edge_ops(?:8(baseline)|4(avx2)|6(avx512)
 _ISA_OBJECT = re.compile(r"isa_(baseline|avx2|avx512|neon)")
 _PREFIXES = {"2e", "36", "3e", "26", "64", "65", "67"}
 
-_LIBRARIES = re.compile(r"^(libc\.so\.6|libm\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1|ld-linux-[\w-]+\.so\.\d|libtorch\w*\.so|libc10\w*\.so)$")  # fmt: skip
+_LIBRARIES = re.compile(
+    r"^(libc\.so\.6|libm\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1|ld-linux-[\w-]+\.so\.\d|libtorch\w*\.so|libc10\w*\.so)$"
+)
 _TORCH_CPP = re.compile(r"\b(c10|at|torch|caffe2)::(?!stable::)")
 
 

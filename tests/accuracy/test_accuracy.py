@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from support import calls, float64
 from support.routes import ROUTES
 from support.values import DTYPES
@@ -71,7 +72,9 @@ def test_activations_element_by_element(op):
 def test_rotation(rng, dtype, interleaved, cache):
     call = calls.rotary_embedding(rng, (64,), 8, 4, 128, 96, dtype=dtype, cache=cache, interleaved=interleaved)
     a = call.arguments
-    wants = {n: float64.rotary_embedding(a["positions"], a[n], a["cos_sin_cache"], interleaved) for n in ("query", "key")}
+    wants = {
+        n: float64.rotary_embedding(a["positions"], a[n], a["cos_sin_cache"], interleaved) for n in ("query", "key")
+    }
     PUBLIC["rotary_embedding"](**a)
     for name, (want, length) in wants.items():
         # a coordinate may cancel to nothing, so its error is measured against its pair: two products and a

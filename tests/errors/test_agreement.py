@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.routes import OPERATORS, ROUTES
 
 from edge_ops import checks, native
+from support.routes import OPERATORS, ROUTES
 
 pytestmark = pytest.mark.skipif(native.extension is None, reason="this build has no native code")
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.memory import element_set
-from support.routes import ROUTES
 
 from edge_ops import checks, native
+from support.memory import element_set
+from support.routes import ROUTES
 
 BYTES = 240  # of the buffer that both tensors lie in: small, so that they meet about half of the time
 

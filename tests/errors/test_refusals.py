@@ -5,12 +5,12 @@ import json
 
 import pytest
 import torch
+
+from edge_ops import native
 from support import refusals
 from support.processes import output
 from support.refusals import CASES
 from support.routes import OPERATORS, ROUTES
-
-from edge_ops import native
 
 PUBLIC = ROUTES["public"]
 by_name = pytest.mark.parametrize("case", CASES, ids=str)
@@ -18,7 +18,9 @@ by_name = pytest.mark.parametrize("case", CASES, ids=str)
 
 def names_the_argument(case, message):
     """The message starts with the argument, or says which one requires grad."""
-    return message.startswith(f"{case.name} ") or (case.error is RuntimeError and f"but {case.name} requires" in message)
+    return message.startswith(f"{case.name} ") or (
+        case.error is RuntimeError and f"but {case.name} requires" in message
+    )
 
 
 def test_the_table_is_about_different_calls():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from support import calls, contract
 from support.memory import LAYOUTS, READ_LAYOUTS, STARTS
 from support.values import DEVICE, DTYPES, KINDS, assert_same_bits, edge_values

@@ -4,6 +4,7 @@ import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from support.routes import OPERATORS, ROUTES
 from support.strategies import CALLS
 

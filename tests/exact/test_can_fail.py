@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from support import calls, contract
 from support.memory import place
 from support.routes import ROUTES
@@ -121,7 +122,9 @@ def test_the_other_seam(rng):
 
 
 def test_a_lost_sign_of_zero(rng):
-    assert rejects(calls.gated("silu_and_mul", rng, (4, 64), kind="zeros"), lambda x, out: PUBLIC["silu_and_mul"](x) + 0)
+    assert rejects(
+        calls.gated("silu_and_mul", rng, (4, 64), kind="zeros"), lambda x, out: PUBLIC["silu_and_mul"](x) + 0
+    )
 
 
 def test_flushed_subnormals(rng):

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+
 from support import calls
 from support.memory import LAYOUTS, STARTS
 from support.values import DTYPES, KINDS
@@ -82,9 +83,7 @@ def test_the_rounded_seam_is_norm_then_rotation(route, rng, dtype, interleaved):
     parts = {}
     for name, weight in (("query", "q_weight"), ("key", "k_weight")):
         parts[name] = route["rms_norm"](a[name], a[weight], a["eps"], weight_offset=a["weight_offset"])
-    route["rotary_embedding"](
-        a["positions"], parts["query"], parts["key"], a["cos_sin_cache"], interleaved=interleaved
-    )
+    route["rotary_embedding"](a["positions"], parts["query"], parts["key"], a["cos_sin_cache"], interleaved=interleaved)
     call.run(route["fused_qk_norm_rope"])
     for name, want in parts.items():
         assert torch.equal(a[name], want), name

@@ -1,6 +1,7 @@
 """rms_norm and fused_add_rms_norm give the contract's bits."""
 
 import pytest
+
 from support import calls
 from support.memory import LAYOUTS, READ_LAYOUTS, STARTS
 from support.values import DTYPES, KINDS

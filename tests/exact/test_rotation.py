@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from support import calls
 from support.memory import LAYOUTS, STARTS
 from support.values import DEVICE, DTYPES, KINDS

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support import refusals
-from support.programs import Block, assert_equal, inputs
-from support.routes import OPERATORS, ROUTES
 
 import edge_ops
 from edge_ops import native
+from support import refusals
+from support.programs import Block, assert_equal, inputs
+from support.routes import OPERATORS, ROUTES
 
 PUBLIC = ROUTES["public"]
 LENGTHS = (7, 3, 2, 33, 128, 50)
@@ -138,7 +138,7 @@ def test_errors_while_tracing(op):
         before = refusals.storage_bytes(arguments)
         try:
             torch.compile(lambda a: PUBLIC[op](**a), fullgraph=True, backend="aot_eager")(arguments)  # noqa: B023
-        except Exception as error:  # noqa: BLE001: Dynamo wraps errors in its own types
+        except Exception as error:  # Dynamo wraps errors in its own types
             said = str(error)
             if case.name not in said:
                 failures.append(f"{case}: {type(error).__name__} {said[:150]!r} does not name the argument")

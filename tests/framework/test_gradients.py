@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from support.routes import ROUTES
-from support.values import DEVICE, DTYPES
 
 import edge_ops
 from edge_ops import native, reference
+from support.routes import ROUTES
+from support.values import DEVICE, DTYPES
 
 
 def leaf(*shape, dtype=torch.float64, seed=0, scale=1.0):

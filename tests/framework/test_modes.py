@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from support.programs import Block, assert_equal, inputs
-from support.values import DEVICE
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import edge_ops
 from edge_ops import native
+from support.programs import Block, assert_equal, inputs
+from support.values import DEVICE
 
 needs_native = pytest.mark.skipif(native.extension is None, reason="this build has no native code")
 
@@ -195,7 +195,10 @@ def test_vmap_in_place():
 
 def test_vmap_of_gradients():
     x, w = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(1)), rows(16)
-    for function in (lambda t: edge_ops.rms_norm(t, w).square().sum(), lambda t: edge_ops.silu_and_mul(t).square().sum()):
+    for function in (
+        lambda t: edge_ops.rms_norm(t, w).square().sum(),
+        lambda t: edge_ops.silu_and_mul(t).square().sum(),
+    ):
         each = torch.stack([torch.func.grad(function)(t) for t in x])
         torch.testing.assert_close(torch.vmap(torch.func.grad(function))(x), each)
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import calls
-from support.values import DTYPES
 
 from edge_ops import native
+from support import calls
+from support.values import DTYPES
 
 pytestmark = pytest.mark.skipif(native.extension is None, reason="this build has no native code")
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from support import calls, contract
-from support.values import DEVICE, DTYPES, assert_same_bits, to_numpy
 
 import edge_ops
 from edge_ops import native
+from support import calls, contract
+from support.values import DEVICE, DTYPES, assert_same_bits, to_numpy
 
 
 def rows(*shape, dtype=torch.float32, seed=0):

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 import torch
-from support.processes import output, python
-from support.routes import OPERATORS, ROUTES
-from support.values import DEVICE
 
 import edge_ops
 from edge_ops import native
+from support.processes import output, python
+from support.routes import OPERATORS, ROUTES
+from support.values import DEVICE
 
 PUBLIC = ROUTES["public"]
 needs_native = pytest.mark.skipif(native.extension is None, reason="this build has no native code")

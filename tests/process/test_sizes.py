@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from support import calls, contract
 from support.routes import ROUTES
 from support.values import DEVICE, DTYPES, assert_same_bits, draw, draw_cache

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+
 from support import calls
 from support.routes import OPERATORS, ROUTES
 from support.values import DTYPES, bits
@@ -82,7 +83,7 @@ def test_many_python_threads_at_once():
                 op = OPERATORS[(seed + i) % len(OPERATORS)]
                 big_call(op, seed, list(DTYPES)[i % 3]).check(PUBLIC[op])
                 calls.rms_norm(np.random.default_rng(seed), (2, 64), "bf16").check(PUBLIC["rms_norm"])
-        except BaseException as error:  # noqa: BLE001: reported by the main thread
+        except BaseException as error:  # reported by the main thread
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+
+import edge_ops
 from support import float64
 from support.closeness import assert_near, framed, normal
 from support.values import DEVICE, DTYPES
-
-import edge_ops
 
 both = pytest.mark.parametrize("op", ("silu_and_mul", "gelu_tanh_and_mul"))
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -45,9 +45,7 @@ def test_slices_are_not_read_as_contiguous(op, dtype):
     assert_near(getattr(edge_ops, op)(rows), getattr(float64, op)(rows), atol=1e-6)
 
 
-@pytest.mark.reported(
-    "pytorch/pytorch#186278", "intel/llm-scaler#484", "pytorch/executorch#22323", "antirez/ds4#498"
-)
+@pytest.mark.reported("pytorch/pytorch#186278", "intel/llm-scaler#484", "pytorch/executorch#22323", "antirez/ds4#498")
 @both
 @every_dtype
 def test_large_gates_stay_finite(op, dtype):
@@ -59,9 +57,7 @@ def test_large_gates_stay_finite(op, dtype):
     assert_near(got, getattr(float64, op)(x), 24.0 if dtype == torch.float32 else 2.0, atol=1e-6)
 
 
-@pytest.mark.reported(
-    "NVIDIA-NeMo/Megatron-Bridge#4661", "chelsea0x3b/dfdx#804", "NVIDIA/TensorRT-LLM#10446"
-)
+@pytest.mark.reported("NVIDIA-NeMo/Megatron-Bridge#4661", "chelsea0x3b/dfdx#804", "NVIDIA/TensorRT-LLM#10446")
 def test_gelu_is_the_tanh_form():
     # the exact form differs in the fourth digit; these are the tanh form's values
     gate = torch.tensor([[-3.0, -2.0, -1.0, 1.0, 2.0, 3.0]], device=DEVICE)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+
+import edge_ops
 from support import float64
 from support.closeness import FUSED_ULPS, assert_near, framed, index, normal
 from support.values import DEVICE
-
-import edge_ops
 
 BF, HF, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -58,9 +58,7 @@ def test_stores_round_to_nearest():
     assert abs(float64.wide(x).abs().sum() / float64.rms_norm(total, None).abs().sum() - 1) < 3e-4, "a drift"
 
 
-@pytest.mark.reported(
-    "EleutherAI/gpt-neox#1342", "NVIDIA/cutlass#1112", "apache/tvm#15856", "tile-ai/tilelang#1243"
-)
+@pytest.mark.reported("EleutherAI/gpt-neox#1342", "NVIDIA/cutlass#1112", "apache/tvm#15856", "tile-ai/tilelang#1243")
 @pytest.mark.parametrize("eps", (1e-6, 1e-5, 1e-2, 0.0))
 def test_eps_is_inside_the_root_and_counts(eps):
     x = torch.full((2, 32), 1e-3, device=DEVICE)  # the mean square is 1e-6: of eps' own size

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+
+import edge_ops
 from support import float64
 from support.closeness import FUSED_ULPS, assert_near, index, normal
 from support.values import DEVICE
-
-import edge_ops
 
 BF, HF, F32 = torch.bfloat16, torch.float16, torch.float32
 ULPS = {BF: 1.1, HF: 1.1, F32: 4.0}  # one rounding, or two products and a sum
@@ -48,7 +48,9 @@ def test_views_of_a_packed_projection_are_written_in_place(interleaved, dtype):
     q = packed[:, : heads * size].unflatten(-1, (heads, size))
     k = packed[:, heads * size : (heads + kv) * size].unflatten(-1, (kv, size))
     check(index([3, 0, 9, 1, 2]), q, k, cache_of(10, size), interleaved)
-    assert torch.equal(packed[:, (heads + kv) * size :], before[:, (heads + kv) * size :]), "the values were overwritten"
+    assert torch.equal(packed[:, (heads + kv) * size :], before[:, (heads + kv) * size :]), (
+        "the values were overwritten"
+    )
     assert not torch.equal(packed[0, : heads * size], before[0, : heads * size]), "the caller's memory is unchanged"
 
 
@@ -69,9 +71,7 @@ def test_positions_of_either_type_and_any_stride(dtype, layout):
     check_fused(positions, normal((4, 2, 8), F32, 42), normal((4, 1, 8), F32, 43), cache_of(64, 8))
 
 
-@pytest.mark.reported(
-    "microsoft/onnxruntime#27597", "microsoft/onnxruntime#28205", "vllm-project/vllm-ascend#1266"
-)
+@pytest.mark.reported("microsoft/onnxruntime#27597", "microsoft/onnxruntime#28205", "vllm-project/vllm-ascend#1266")
 @pytest.mark.parametrize("values", ([0, 8, 5], [2**31, 3, 0], [0, 2**40, 7], [-1, 2, 3], [-(2**31), 0, 1]), ids=str)
 def test_a_position_outside_the_cache_reads_nothing(values):
     # the token is left alone (the fused form still normalizes it), the others rotate
@@ -87,9 +87,7 @@ def test_a_position_outside_the_cache_reads_nothing(values):
     assert_near(q[outside], normed[outside])
 
 
-@pytest.mark.reported(
-    "Dao-AILab/flash-attention#823", "flashinfer-ai/flashinfer#585", "sgl-project/sglang#33117"
-)
+@pytest.mark.reported("Dao-AILab/flash-attention#823", "flashinfer-ai/flashinfer#585", "sgl-project/sglang#33117")
 @pairings
 @pytest.mark.parametrize("dtype", (BF, HF))
 def test_a_float32_cache_is_not_demoted(interleaved, dtype):
@@ -116,9 +114,7 @@ def test_partial_rotation_pairs_inside_rotary_dim(interleaved, rotary_dim, size)
     assert torch.equal(q[..., rotary_dim:], tails[0]) and torch.equal(k[..., rotary_dim:], tails[1])
 
 
-@pytest.mark.reported(
-    "sgl-project/sglang#30111", "vllm-project/vllm#49290", "NVIDIA/TensorRT-LLM#13052"
-)
+@pytest.mark.reported("sgl-project/sglang#30111", "vllm-project/vllm#49290", "NVIDIA/TensorRT-LLM#13052")
 @pytest.mark.parametrize(
     ("interleaved", "want"), ((False, [-3.0, 2.0, 1.0, 4.0]), (True, [-2.0, 1.0, 3.0, 4.0])), ids=str
 )
@@ -146,9 +142,7 @@ def test_an_impossible_rotary_dim_is_refused(rotary_dim, size):
     assert torch.equal(q, before[0]) and torch.equal(k, before[1])
 
 
-@pytest.mark.reported(
-    "linkedin/Liger-Kernel#342", "ml-explore/mlx#3494", "ml-explore/mlx#3795", "ml-explore/mlx#3949"
-)
+@pytest.mark.reported("linkedin/Liger-Kernel#342", "ml-explore/mlx#3494", "ml-explore/mlx#3795", "ml-explore/mlx#3949")
 @pairings
 @pytest.mark.parametrize(("heads", "kv"), ((2, 1), (8, 1), (1, 1)))
 def test_no_head_and_no_token_is_skipped(interleaved, heads, kv):

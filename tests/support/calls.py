@@ -172,7 +172,9 @@ def _positions(rng, leading: Tuple[int, ...], max_position: int, form: str) -> T
     shape = leading if "leading" in form else (tokens,)
     pitch = 3 if "strided" in form else 1
     base = torch.full((max(1, tokens * pitch),), 7, dtype=dtype, device=DEVICE)
-    view = base[: tokens * pitch : pitch].reshape(shape) if pitch == 1 else base[: tokens * pitch].view(*shape, 3)[..., 0]
+    view = (
+        base[: tokens * pitch : pitch].reshape(shape) if pitch == 1 else base[: tokens * pitch].view(*shape, 3)[..., 0]
+    )
     view.copy_(torch.from_numpy(values).reshape(shape).to(dtype))
     return Placed(view, base), values
 
@@ -280,7 +282,7 @@ def fused_qk_norm_rope(
     start: str = "aligned",
     kind: str = "normal",
 ) -> Call:
-    """out: which of query and key go to tensors of their own ("", "query", "key", "both", or "self": out is the input)."""
+    """out: which of query and key go elsewhere: "", "query", "key", "both", or "self" (out is the input)."""
     weights = {name: _weight(rng, size, dtype, weight, "normal", start) for name in ("query", "key")}
 
     def want(name, pos, heads, cache_values):

@@ -36,7 +36,9 @@ def assert_near(
     near |= (values.isnan() & want.isnan()) | (values == want)
     if not near.all():
         at = tuple(int(i) for i in (~near).nonzero()[0])
-        raise AssertionError(f"{what}: {int((~near).sum())} of {near.numel()} off, at {at}: {values[at]} for {want[at]}")
+        raise AssertionError(
+            f"{what}: {int((~near).sum())} of {near.numel()} off, at {at}: {values[at]} for {want[at]}"
+        )
 
 
 def normal(shape: Tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0, scale: float = 1.0) -> Tensor:

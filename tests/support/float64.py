@@ -37,7 +37,9 @@ def pairs(rotary_dim: int, interleaved: bool) -> Tuple[Tensor, Tensor]:
     return (index[0::2], index[1::2]) if interleaved else (index[: rotary_dim // 2], index[rotary_dim // 2 :])
 
 
-def rotary_embedding(positions: Tensor, heads: Tensor, cache: Tensor, interleaved: bool = False) -> Tuple[Tensor, Tensor]:
+def rotary_embedding(
+    positions: Tensor, heads: Tensor, cache: Tensor, interleaved: bool = False
+) -> Tuple[Tensor, Tensor]:
     """-> rotated heads, and for each coordinate the length of its pair (the scale of a rotation's error).
 
     Complex multiplication: (a + i b) e^(i t). heads [tokens, heads, head_size]; tokens outside the cache stay.

@@ -85,9 +85,7 @@ def place_like(values: np.ndarray, dtype: str, layout: str, start: str) -> Tuple
     return placed, to_numpy(placed.view)
 
 
-def place_packed(
-    query: np.ndarray, key: np.ndarray, dtype: str, start: str = "aligned"
-) -> Tuple[Placed, Placed]:
+def place_packed(query: np.ndarray, key: np.ndarray, dtype: str, start: str = "aligned") -> Tuple[Placed, Placed]:
     """Views of one packed [..., (q heads + 2 kv heads) * head_size] projection: query, key, then a value part."""
     *leading, heads, size = query.shape
     kv = key.shape[-2]

@@ -71,7 +71,7 @@ def set_to(name: str, value: Callable[[Tensor], Any]) -> Callable[[Arguments], N
     """Replaces an argument by a function of it."""
 
     def change(arguments: Arguments) -> None:
-        arguments[name] = value(arguments[name])
+        arguments[name] = value(arguments.get(name))
 
     return change
 
@@ -124,6 +124,22 @@ def into(name: str, other: str) -> Callable[[Arguments], None]:
     return change
 
 
+def transposed_in_place(arguments: Arguments) -> None:
+    """The same memory, other elements first."""
+    x = arguments["out"].view(2, 2, 8)
+    arguments.update(x=x, out=x.transpose(0, 1))
+
+
+def in_place(side: str, then: Callable[[Arguments], None]) -> Callable[[Arguments], None]:
+    """The fused form without an output of its own for one side."""
+
+    def change(arguments: Arguments) -> None:
+        arguments[f"{side}_out"] = None
+        then(arguments)
+
+    return change
+
+
 def _rows_refusals(ops: str, name: str) -> None:
     refuse(ops, name, TypeError, "list", set_to(name, lambda t: t.tolist()))
     refuse(ops, name, TypeError, "number", set_to(name, lambda t: 1.0))
@@ -160,8 +176,7 @@ def _weight_refusals(ops: str, name: str) -> None:
 def _number_refusals(ops: str) -> None:
     for name in ("eps", "weight_offset"):
         for value in (None, "small", 1j, [1.0]):
-            change = lambda arguments, n=name, v=value: arguments.update({n: v})  # noqa: E731
-            refuse(ops, name, TypeError, repr(value), change)
+            refuse(ops, name, TypeError, repr(value), set_to(name, lambda _, v=value: v))
 
 
 def _grad_refusals(op: str, *names: str) -> None:
@@ -181,7 +196,7 @@ _like_refusals(f"rms_norm {GATED}", "out")
 refuse_overlap(f"rms_norm {GATED}", "out", "overlaps itself", set_to("out", expanded))
 refuse_overlap("rms_norm", "out", "one row on from x", overlapping("out", "x", 8))
 refuse_overlap("rms_norm", "out", "one element on from x", overlapping("out", "x", 1))
-refuse_overlap("rms_norm", "out", "x transposed in place", lambda a: a.update(x=a["out"].view(2, 2, 8), out=a["out"].view(2, 2, 8).transpose(0, 1)))  # fmt: skip
+refuse_overlap("rms_norm", "out", "x transposed in place", transposed_in_place)
 refuse_overlap("rms_norm", "out", "holds weight", into("weight", "out"))
 refuse_overlap(GATED, "out", "is the gate", lambda a: a.update(out=a["x"][:, :4]))
 refuse_overlap(GATED, "out", "is the factor", lambda a: a.update(out=a["x"][:, 4:]))
@@ -247,9 +262,9 @@ for _side, _other in (("query", "key"), ("key", "query")):
     refuse_overlap(FUSED, _out, "holds the cache", into("cos_sin_cache", _out))
     refuse_overlap(FUSED, _out, f"overlaps {_other}", overlapping(_out, _other, 1))
     refuse_overlap(FUSED, "query_out", f"meets key_out {_side}", overlapping(_out, _other_out, 2))
-    refuse_overlap(FUSED, _side, "expanded in place", lambda a, s=_side, o=_out: a.update({s: expanded(a[s]), o: None}))  # fmt: skip
-    refuse_overlap(FUSED, _side, "in place, holds the cache", lambda a, s=_side, o=_out: (a.update({o: None}), into("cos_sin_cache", s)(a)))  # fmt: skip
-    refuse_overlap(FUSED, _side, "in place, holds its weight", lambda a, s=_side, o=_out, w=_w: (a.update({o: None}), into(w, s)(a)))  # fmt: skip
+    refuse_overlap(FUSED, _side, "expanded in place", in_place(_side, set_to(_side, expanded)))
+    refuse_overlap(FUSED, _side, "in place, holds the cache", in_place(_side, into("cos_sin_cache", _side)))
+    refuse_overlap(FUSED, _side, "in place, holds its weight", in_place(_side, into(_w, _side)))
 refuse_overlap(FUSED, "query", "is key in place", lambda a: a.update(query=a["key"], query_out=None, key_out=None))
 
 _grad_refusals(ROTARY, "query", "key", "cos_sin_cache")
@@ -276,7 +291,7 @@ def outcome(function: Callable[..., Any], case: Refusal) -> Dict[str, str]:
     before = storage_bytes(arguments)
     try:
         function(**arguments)
-    except Exception as error:  # noqa: BLE001: any type is an outcome
+    except Exception as error:  # any type is an outcome
         result = {"type": type(error).__name__, "message": str(error)}
     else:
         result = {"type": "", "message": "accepted"}

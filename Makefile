@@ -1,0 +1,58 @@
+# Each goal does its whole set-up, on a fresh machine too: system packages (as root, with apt-get), a virtual
+# environment in .venv, Python packages, the wheel from these sources. Done steps leave a stamp and are not repeated.
+#
+#   make test     the test suite against the installed wheel
+#   make demo     two small language models decoding text, before and after
+#   make lint     style and types          make format   puts style right
+#   make clean    removes what was set up and built
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/done
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+TESTS ?=
+
+NATIVE := $(shell find csrc torch-ext -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.inl')
+PACKAGE := $(shell find torch-ext/edge_ops -name '*.py' -not -name _ops.py)
+FORMATTED := $(shell git ls-files csrc torch-ext | grep -E '\.(cpp|cu|cuh|h|inl)$$')
+
+.PHONY: test demo lint format clean
+.DELETE_ON_ERROR:
+
+test: $(DONE)/wheel $(DONE)/test
+	env -u PYTHONPATH HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(TESTS)
+
+demo: $(DONE)/wheel $(DONE)/demo
+	env -u PYTHONPATH HF_HUB_OFFLINE=1 $(BIN)/edge-ops demo
+
+lint: $(DONE)/lint $(DONE)/torch
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+
+format: $(DONE)/lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(FORMATTED)
+
+clean:
+	rm -rf $(VENV) build dist
+
+# --- set-up ---------------------------------------------------------------------------
+
+# Everything below needs the system's packages and the environment once, and not again when its date changes.
+$(DONE)/venv: tools/system_packages.sh
+	bash tools/system_packages.sh $(PYTHON)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	mkdir -p $(DONE)
+	touch $@
+
+$(DONE)/torch $(DONE)/build $(DONE)/test $(DONE)/lint $(DONE)/demo: $(DONE)/%: requirements/%.txt $(DONE)/venv
+	$(PIP) install -r $<
+	touch $@
+
+$(DONE)/wheel: CMakeLists.txt pyproject.toml README.md $(NATIVE) $(PACKAGE) $(DONE)/torch $(DONE)/build
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install . --no-build-isolation --no-deps --force-reinstall
+	touch $@
