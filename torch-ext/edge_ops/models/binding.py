@@ -1,13 +1,12 @@
 """How a module gets another forward and gets its own one back.
 
 A patched module keeps its class. Its instance holds ``forward = functools.partial(function, module)`` with a
-function of this package's module level, and ``_edge_ops``, a record of what the function needs and of what stood
-there before. So a patched model still pickles, deep-copies and saves, ``isinstance`` and class-name lookups
-hold, and every parameter stays where it was.
+function of this package's module level, and ``_edge_ops``, a record of what the function needs. So a patched model
+still pickles, deep-copies and saves, ``isinstance`` and class-name lookups hold, and every parameter stays.
 """
 
 import functools
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -23,8 +22,6 @@ Forward = Callable[..., Any]
 class Record:
     """What a replaced forward knows about its module; subclasses add what their function needs."""
 
-    previous: Optional[Forward] = None  # a forward that the instance had of its own, else its class's serves
-
     def release(self, module: nn.Module) -> None:
         """Undoes what the patch did to `module` beside its forward."""
 
@@ -34,14 +31,20 @@ def is_bound(module: nn.Module) -> bool:
     return RECORD in module.__dict__
 
 
+def runs_its_class(module: nn.Module) -> bool:
+    """Whether the forward of `module` is its class's, apart from accelerate's hooks."""
+    forward = module.__dict__.get(_slot(module))
+    return forward is None or getattr(forward, "__func__", None) is type(module).forward
+
+
+def _slot(module: nn.Module) -> str:
+    return _HOOKED if _HOOKED in module.__dict__ else "forward"
+
+
 def bind(module: nn.Module, function: Forward, record: Record) -> None:
-    """Makes ``function(module, ...)`` the forward of `module`."""
-    slot = _HOOKED if _HOOKED in module.__dict__ else "forward"
-    record.previous = module.__dict__.get(slot)
-    if isinstance(record.previous, type(module.eval)) and record.previous.__func__ is type(module).forward:
-        record.previous = None  # accelerate stores the class's own forward as a bound method
+    """Makes ``function(module, ...)`` the forward of a module that runs its class's."""
     module.__dict__[RECORD] = record
-    module.__dict__[slot] = functools.partial(function, module)
+    module.__dict__[_slot(module)] = functools.partial(function, module)
 
 
 def unbind(module: nn.Module) -> None:
@@ -50,23 +53,17 @@ def unbind(module: nn.Module) -> None:
     Raises:
         RuntimeError: something else has wrapped the forward since, so it cannot be taken out.
     """
-    record = module.__dict__[RECORD]
-    for slot in (_HOOKED, "forward"):
-        if _is_ours(module.__dict__.get(slot), module):
-            break
-    else:
+    slot = _slot(module)
+    if not _is_ours(module.__dict__.get(slot), module):
         raise RuntimeError(
             f"the forward of this {type(module).__name__} was wrapped after edge_ops.patch: "
             "remove the wrapper before edge_ops.unpatch"
         )
-    record.release(module)
-    if record.previous is not None:
-        module.__dict__[slot] = record.previous
-    elif slot == _HOOKED:
+    module.__dict__.pop(RECORD).release(module)
+    if slot == _HOOKED:
         module.__dict__[slot] = type(module).forward.__get__(module)
     else:
         del module.__dict__[slot]
-    del module.__dict__[RECORD]
 
 
 def _is_ours(forward: Any, module: nn.Module) -> bool:
@@ -78,10 +75,7 @@ def _is_ours(forward: Any, module: nn.Module) -> bool:
 
 
 def original(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Runs the forward that the module had before it was patched."""
-    previous = module.__dict__[RECORD].previous
-    if previous is not None:
-        return previous(*args, **kwargs)
+    """Runs the forward of the module's class."""
     return type(module).forward(module, *args, **kwargs)
 
 

@@ -33,10 +33,13 @@ class Loop:
     interrupted runs cost a norm and never change a result.
     """
 
-    __slots__ = ("layers", "norm", "normed", "stream")
+    __slots__ = ("layers", "norm", "normed", "operands", "stream")
 
-    def __init__(self, layers: List[Optional[Tuple[Optional[Operand], ...]]]) -> None:
-        self.layers = layers  # the operands of each layer's norms, or None where somebody watches the layer
+    def __init__(self, layers: List[nn.Module]) -> None:
+        self.layers = layers
+        # The operands of each layer's norms, or None where somebody watches the layer. Filled in by the first layer:
+        # transformers installs the hooks that collect hidden states after the decoder was called.
+        self.operands: Optional[List[Optional[Tuple[Optional[Operand], ...]]]] = None
         self.norm: Optional[nn.Module] = None
         self.stream: Optional[Tensor] = None  # a layer's output, in memory that nothing else holds
         self.normed: Optional[Tensor] = None

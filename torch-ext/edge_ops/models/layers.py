@@ -87,7 +87,7 @@ def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
     watched = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
     if eager_only(decoder) or watched or not record.layers:
         return original(decoder, *args, **kwargs)
-    loop = Loop([layer.__dict__[RECORD].operands(layer) for layer in record.layers])
+    loop = Loop(record.layers)
     final: Optional[NormRecord] = record.norm.__dict__.get(RECORD)
     if final is not None:
         final.loop = loop  # another thread may put its own here: the norm then computes its result
@@ -98,11 +98,20 @@ def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
             final.loop = None
 
 
+def operands_of(record: LayerRecord, loop: Optional[Loop]) -> Optional[Operands]:
+    """The operands of a layer's norms after the first, and of the next norm; None where the layer stands alone."""
+    if loop is None:
+        return None
+    if loop.operands is None:
+        loop.operands = [layer.__dict__[RECORD].operands(layer) for layer in loop.layers]
+    return loop.operands[record.index]
+
+
 def enter(layer: nn.Module, hidden_states: Tensor, loop: Optional[Loop]) -> Tuple[Tensor, Optional[Operands], bool]:
-    """-> (the input's norm, the operands of the other norms or None, whether the input may be overwritten)."""
+    """-> (the input's norm, `operands_of` the layer, whether the input may be overwritten)."""
     record: LayerRecord = layer.__dict__[RECORD]
     norm = layer.__dict__["_modules"][record.norms[0]]
-    operands = None if loop is None else loop.layers[record.index]
+    operands = operands_of(record, loop)
     if operands is None or loop is None or loop.stream is not hidden_states:
         return norm(hidden_states), operands, False
     if loop.norm is norm and loop.normed is not None:
@@ -175,8 +184,7 @@ def post_norm_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any,
     record: LayerRecord = layer.__dict__[RECORD]
     modules = layer.__dict__["_modules"]
     after_mixer, after_mlp = record.norms[1:]
-    operands = None if loop is None else loop.layers[record.index]
-    first, second, following = operands or (None, None, None)
+    first, second, following = operands_of(record, loop) or (None, None, None)
     stream = hidden_states + norm_over(modules[after_mixer], first, _mix(record, modules, hidden_states, kwargs))
     output = norm_over(modules[after_mlp], second, modules[record.mlp](stream))
     return leave(layer, loop, following if second else None, output, stream)

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from torch import nn
 
 from .attention import AttentionRecord, attention_forward
-from .binding import Record, bind, is_bound
+from .binding import Record, bind, is_bound, runs_its_class
 from .blocks import (
     MLPRecord,
     NormRecord,
@@ -77,10 +77,13 @@ class Plan:
         self._modeling = type(decoder).__module__
 
     def is_a(self, module: Any, name: str) -> bool:
-        """Whether module is exactly this class of the decoder's own modeling file, or else reported as kept."""
-        if type(module).__name__ == name and type(module).__module__ == self._modeling:
+        """Whether module runs the code of exactly this class of the decoder's modeling file; reported if not."""
+        if type(module).__name__ != name or type(module).__module__ != self._modeling:
+            self.keep(module, f"not the {name} that this family has")
+        elif not runs_its_class(module):
+            self.keep(module, "its forward was replaced by something else")
+        else:
             return True
-        self.keep(module, f"not the {name} that this family has")
         return False
 
     def replace(self, module: nn.Module, forward: Any, record: Record, operators: str) -> None:
