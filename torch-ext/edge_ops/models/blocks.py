@@ -144,6 +144,7 @@ class MLPRecord(Record):
             or first["_forward_pre_hooks"]
             or second["_forward_pre_hooks"]
             or "_hf_hook" in first
+            or "_hf_hook" in second
         )
 
     def __getstate__(self) -> dict:
