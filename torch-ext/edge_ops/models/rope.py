@@ -90,7 +90,12 @@ def rotary_record(rotary: Any) -> RotaryRecord:
     kinds = {None: parameters} if "rope_type" in parameters else parameters
     tables: Dict[Optional[str], Table] = {}
     for kind, values in kinds.items():
-        if values is None or values.get("rope_type") not in _STATIC:
+        if values is None:
+            continue
+        if values.get("rope_type") == "longrope":
+            # The module makes its long frequencies in its first call, by code that torch.compile cannot trace.
+            type(rotary).forward(rotary, rotary.inv_freq, torch.zeros(1, 1, dtype=torch.int64))
+        if values.get("rope_type") not in _STATIC:
             continue
         prefix = "" if kind is None else f"{kind}_"
         inv_freq = getattr(rotary, f"{prefix}inv_freq", None)
