@@ -1,6 +1,8 @@
 """The command line: ``edge-ops demo`` and ``edge-ops info``."""
 
 import argparse
+import os
+import sys
 from typing import List, Optional
 
 from .. import __version__
@@ -56,4 +58,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         from .info import run
     else:
         from .demo import run
-    return run(arguments)
+    try:
+        status = run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
