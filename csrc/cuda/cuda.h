@@ -22,9 +22,6 @@ Plan plan(const FusedAddRmsNorm& op);
 Plan plan(const GatedActivation& op);
 Plan plan(const QkRope& op);
 
-// A short name of the plan's kernel, for reports.
-const char* name(const Plan& plan);
-
 // Launches a checked operator on `stream` of device `device`: no allocation, no synchronization, no query.
 // Returns nullptr or an error's text.
 const char* run(const RmsNorm& op, int device, void* stream);

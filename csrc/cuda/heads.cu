@@ -40,10 +40,13 @@ struct Request {
     return true;
   }
 
+  int64_t heads() const {
+    return (op.query.in.present() ? op.query.in.size(2) : 0) + (op.key.in.present() ? op.key.in.size(2) : 0);
+  }
+
   // Nothing to normalize, rotate or copy.
   bool is_empty() const {
-    const int64_t heads = (op.query.in.present() ? op.query.in.size(2) : 0) + (op.key.in.present() ? op.key.in.size(2) : 0);
-    return tokens.count == 0 || heads == 0 || size == 0 || (!op.normalize && !rotates() && in_place());
+    return tokens.count == 0 || heads() == 0 || size == 0 || (!op.normalize && !rotates() && in_place());
   }
 
   // The stride of dimension `level` from the innermost of the merged tokens.
@@ -55,6 +58,12 @@ struct Request {
     const int64_t item = element_size(t.dtype);
     return aligned(t.data, bytes) && t.stride[t.rank - 2] * item % bytes == 0 &&
            stride(first_tensor, 0) * item % bytes == 0 && stride(first_tensor, 1) * item % bytes == 0;
+  }
+
+  // Whether an index of one launch can reach every head of the inner level of tokens.
+  bool is_indexable() const {
+    const int64_t inner = tokens.rank == 2 ? tokens.run() : 1;
+    return inner <= kMaxIndex && heads() <= kMaxIndex / inner;
   }
 
   // Whether loads of `vector` elements fit every tensor.
@@ -88,7 +97,7 @@ struct Shape {
 Shape shape_for(const Request& request, int vector) {
   const bool interleaved = request.op.interleaved;
   const int64_t size = request.size, half = request.rotates() ? request.rotary_dim / 2 : 0;
-  if ((vector != 4 && vector != 8) || !request.vectors_fit(vector)) return {};
+  if ((vector != 4 && vector != 8) || !request.vectors_fit(vector) || !request.is_indexable()) return {};
   if (!request.op.normalize) {
     // Only the rotated part is read, which leaves the rest in place.
     if (!request.in_place() || half == 0 || half % vector != 0 || half / vector > 32) return {};
@@ -104,10 +113,25 @@ Shape shape_for(const Request& request, int vector) {
   return {};
 }
 
+// Thresholds from benchmarks/results/gpu_sweep.json, by the elements that are read.
 Plan plan_for(const Request& request) {
-  for (const int vector : {4, 8}) {
-    if (shape_for(request, vector).pieces != 0) return {Plan::kRegisters, vector, 1, 128, true};
+  const bool normalize = request.op.normalize;
+  const int64_t elements = request.tokens.count * request.heads() * (normalize ? request.size : request.rotary_dim);
+  Plan plan;
+  if (normalize) {
+    plan = elements < (1 << 17)   ? Plan{Plan::kRegisters, 4, 1, 128, true}
+           : elements < (1 << 20) ? Plan{Plan::kRegisters, 8, 1, 128, true}
+           : elements < (1 << 22) ? Plan{Plan::kRegisters, 8, 1, 256, true}
+                                  : Plan{Plan::kRegisters, 8, 4, 128, true};
+  } else {
+    plan = elements < (1 << 16)   ? Plan{Plan::kRegisters, 4, 1, 128, true}
+           : elements < (1 << 18) ? Plan{Plan::kRegisters, 4, 2, 128, true}
+           : elements < (1 << 20) ? Plan{Plan::kRegisters, 4, 2, 256, true}
+                                  : Plan{Plan::kRegisters, 8, 4, 128, true};
   }
+  if (shape_for(request, plan.elements).pieces != 0) return plan;
+  plan.elements = plan.elements == 4 ? 8 : 4;  // the other width may fit where this one does not
+  if (shape_for(request, plan.elements).pieces != 0) return plan;
   return {Plan::kAny, 1, 1, kAnyThreads, true};
 }
 
@@ -216,7 +240,6 @@ cudaError_t launch_registers(const Request& request, const Plan& plan, const Tar
   const Walk<Request::kTensors>& tokens = request.tokens;
   const int level = tokens.rank == 2 ? 1 : 0;
   const int64_t inner = level == 1 ? tokens.run() : 1, outer = tokens.count / inner;
-  if (inner * token_items > kMaxIndex) return cudaErrorInvalidConfiguration;
   if (level == 1) op.inner_tokens = Divisor(static_cast<uint32_t>(inner));
   const int64_t slice = kMaxIndex / (inner * token_items), item = T::kSize;
   for (int64_t first = 0; first < outer; first += slice) {

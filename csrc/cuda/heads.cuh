@@ -141,12 +141,15 @@ __device__ __forceinline__ float sum_of_squares(const float (&v)[kPieces][kVecto
 #pragma unroll
     for (int i = 0; i < kVector; i++) squares[p][i] = v[p][i] * v[p][i];
   }
-  if (kPieces == 1) return halving_tree<kLanes>(squares[0]);
-  if (kLanes * kVector == numerics::kChunk)  // each piece is a chunk
-    return halving_tree<kLanes>(squares[0]) + halving_tree<kLanes>(squares[kPieces - 1]);
+  if constexpr (kPieces == 2 && kLanes * kVector == numerics::kChunk) {  // each piece is a chunk
+    return halving_tree<kLanes>(squares[0]) + halving_tree<kLanes>(squares[1]);
+  } else {
+    if constexpr (kPieces == 2) {
 #pragma unroll
-  for (int i = 0; i < kVector; i++) squares[0][i] += squares[kPieces - 1][i];
-  return halving_tree<kLanes>(squares[0]);
+      for (int i = 0; i < kVector; i++) squares[0][i] += squares[1][i];
+    }
+    return halving_tree<kLanes>(squares[0]);
+  }
 }
 
 // kNormalize: kLanes lanes a group. Rotation alone needs no sum, and so any number of lanes: kLanes is 0.
@@ -179,6 +182,7 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
   const void* in = at<T>(side.in, inner * side.in_token + outer * side.in_outer + head * side.in_head + first);
   void* out = at<T>(side.out, inner * side.out_token + outer * side.out_outer + head * side.out_head + first);
 
+  warm_addresses(in, out, side.weight, r.positions, r.cache);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t position = r.position(inner * r.position_token + outer * r.position_outer);
@@ -202,14 +206,14 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
   if (rotated && within) angles.load(r, position, first, piece_stride);
 
   float inverse[kHeads];
-  if (kNormalize) {
+  if constexpr (kNormalize) {
     float sums[kHeads];
 #pragma unroll
     for (int h = 0; h < kHeads; h++) {
       float v[kPieces][kVector];
 #pragma unroll
       for (int p = 0; p < kPieces; p++) widen<T>(bits[h][p], v[p]);
-      sums[h] = sum_of_squares<kPieces, kLanes != 0 ? kLanes : 32>(v);
+      sums[h] = sum_of_squares<kPieces, kLanes>(v);
     }
 #pragma unroll
     for (int h = 0; h < kHeads; h++) inverse[h] = inverse_rms(sums[h], op.mean);

@@ -33,6 +33,14 @@ __device__ __forceinline__ void let_next_kernel_start() {
 // A hint that reads nothing, and so may come before the wait: memory that the kernel will read goes to L2.
 __device__ __forceinline__ void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
+// Before the wait: one thread a block has its multiprocessor look up the addresses, whose translations are then at
+// hand (0.1 us of a kernel of 1.2). Of many blocks only the first are early enough, and the rest would queue for the
+// lines that all share.
+template <class... Pointers>
+__device__ __forceinline__ void warm_addresses(Pointers... pointers) {
+  if (threadIdx.x == 0 && blockIdx.x < 128) ((pointers != nullptr ? prefetch(pointers) : void()), ...);
+}
+
 // --- layouts ----------------------------------------------------------------------------
 
 // Rows of N tensors that lie behind up to kMaxRank strides.
@@ -166,8 +174,6 @@ cudaError_t launch(void (*kernel)(Arguments), int64_t blocks, int threads, const
   config.numAttrs = dependent && has_dependent_launch(target.device) ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments);
 }
-
-constexpr const char* kBadPlan = "this plan does not fit the operator";
 
 }  // namespace cuda
 }  // namespace edge_ops

@@ -26,8 +26,14 @@ template <class T>
 struct Gain {
   Constant<T, kVector> weight;
 
+  template <bool kAligned>
   __device__ __forceinline__ void load(const Norm& op, int64_t element) {
-    if (op.weight != nullptr) weight.load(op.weight, element, op.weight_is_float32);
+    if (op.weight == nullptr) return;
+    if (kAligned) {
+      weight.load(op.weight, element, op.weight_is_float32);
+    } else {
+      weight.load_elements(op.weight, element, op.n, op.weight_is_float32);
+    }
   }
 
   // y = (x * inverse) * (weight + offset)
@@ -54,11 +60,25 @@ __device__ __forceinline__ Bits<kVector * T::kSize> add_residual(const Bits<kVec
   return round_to<T>(a);
 }
 
+// A lane's elements of a row: in one access, or one by one where rows are not aligned or not a multiple of it.
+template <class T, bool kAligned>
+__device__ __forceinline__ Bits<kVector * T::kSize> load_vector(const void* row, int i, int n) {
+  return kAligned ? load_bits<kVector * T::kSize>(at<T>(row, i)) : load_elements<T, kVector>(row, i, n);
+}
+
+template <class T, bool kAligned>
+__device__ __forceinline__ void store_vector(void* row, int i, int n, const Bits<kVector * T::kSize>& bits) {
+  if (kAligned) {
+    store_bits(at<T>(row, i), bits);
+  } else {
+    store_elements<T, kVector>(row, i, n, bits);
+  }
+}
+
 // A block a row, kChunks neighbouring chunks of the row a warp, all of it in registers.
-template <class T, int kChunks, bool kResidual>
+template <class T, int kChunks, bool kAligned, bool kResidual>
 __global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const Norm op) {
   __shared__ alignas(16) float shared[32];
-  constexpr int kBytes = kVector * T::kSize;
   const int lane = threadIdx.x % 32, first = (threadIdx.x / 32) * kChunks * numerics::kChunk + lane * kVector;
   const int64_t row = blockIdx.x;
   const void* x = at<T>(op.x, row * op.x_stride);
@@ -66,30 +86,40 @@ __global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const 
   void* residual = kResidual ? at<T>(op.residual, row * op.residual_stride) : nullptr;
   const int n = static_cast<int>(op.n);
 
+  Gain<T> gain[kChunks];
+  warm_addresses(x, out, residual, op.weight);
+  if (blockIdx.x == 0 && op.weight != nullptr && lane % 8 == 0) {
+    // The weight of a layer is seldom in L2 yet; one block fetches it for all.
+#pragma unroll
+    for (int c = 0; c < kChunks; c++) {
+      const int i = first + c * numerics::kChunk;
+      if (i < n) prefetch(op.weight_is_float32 ? at<Float32>(op.weight, i) : at<T>(op.weight, i));
+    }
+  }
   wait_for_previous_kernel();
   let_next_kernel_start();
-  Bits<kBytes> bits[kChunks], addend[kChunks];
-  Gain<T> gain[kChunks];
+  Bits<kVector * T::kSize> bits[kChunks], addend[kChunks];
 #pragma unroll
   for (int c = 0; c < kChunks; c++) {
     const int i = first + c * numerics::kChunk;
     bits[c] = {};
-    if (i < n) {
-      bits[c] = load_bits<kBytes>(at<T>(x, i));
-      if (kResidual) addend[c] = load_bits<kBytes>(at<T>(residual, i));
-    }
+    if (i >= n) continue;
+    bits[c] = load_vector<T, kAligned>(x, i, n);
+    if (kResidual) addend[c] = load_vector<T, kAligned>(residual, i, n);
   }
 #pragma unroll
   for (int c = 0; c < kChunks; c++) {
-    if (first + c * numerics::kChunk < n) gain[c].load(op, first + c * numerics::kChunk);
+    const int i = first + c * numerics::kChunk;
+    if (i < n) gain[c].template load<kAligned>(op, i);
   }
 
   float sums[kChunks];
 #pragma unroll
   for (int c = 0; c < kChunks; c++) {
-    if (kResidual && first + c * numerics::kChunk < n) {
+    const int i = first + c * numerics::kChunk;
+    if (kResidual && i < n) {
       bits[c] = add_residual<T>(bits[c], addend[c]);
-      store_bits(at<T>(residual, first + c * numerics::kChunk), bits[c]);
+      store_vector<T, kAligned>(residual, i, n, bits[c]);
     }
     float v[kVector];
     widen<T>(bits[c], v);
@@ -104,7 +134,7 @@ __global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const 
     float v[kVector];
     widen<T>(bits[c], v);
     gain[c].scale(op, inverse, v);
-    store_bits(at<T>(out, i), round_to<T>(v));
+    store_vector<T, kAligned>(out, i, n, round_to<T>(v));
   }
 }
 
@@ -112,14 +142,15 @@ __global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const 
 template <class T, int kLanes, bool kResidual>
 __global__ void __launch_bounds__(1024) norm_in_lanes(const Norm op) {
   constexpr int kBytes = kVector * T::kSize;
-  const int64_t rows_a_block = blockDim.x / kLanes;
-  int64_t row = blockIdx.x * rows_a_block + threadIdx.x / kLanes;
+  int64_t row = blockIdx.x * static_cast<int64_t>(blockDim.x / kLanes) + threadIdx.x / kLanes;
   const int i = threadIdx.x % kLanes * kVector;
   const bool active = row < op.rows && i < op.n;
   if (row >= op.rows) row = 0;
   const void* x = at<T>(op.x, row * op.x_stride + i);
+  void* out = at<T>(op.out, row * op.out_stride + i);
   void* residual = kResidual ? at<T>(op.residual, row * op.residual_stride + i) : nullptr;
 
+  warm_addresses(x, out, residual, op.weight);
   wait_for_previous_kernel();
   let_next_kernel_start();
   Bits<kBytes> bits = {}, addend;
@@ -127,7 +158,7 @@ __global__ void __launch_bounds__(1024) norm_in_lanes(const Norm op) {
   if (active) {
     bits = load_bits<kBytes>(x);
     if (kResidual) addend = load_bits<kBytes>(residual);
-    gain.load(op, i);
+    gain.template load<true>(op, i);
   }
   if (kResidual && active) {
     bits = add_residual<T>(bits, addend);
@@ -140,7 +171,7 @@ __global__ void __launch_bounds__(1024) norm_in_lanes(const Norm op) {
   if (!active) return;
   widen<T>(bits, v);
   gain.scale(op, inverse, v);
-  store_bits(at<T>(op.out, row * op.out_stride + i), round_to<T>(v));
+  store_bits(out, round_to<T>(v));
 }
 
 // Any length, stride and alignment: a block a row, the row read twice.
@@ -208,12 +239,22 @@ struct Request {
   }
 };
 
+// Thresholds from benchmarks/results/gpu_sweep.json: chunks of a row a warp, which shortens the block as rows get long
+// or many; rows a block where they are narrow.
 Plan plan_for(const Request& request) {
-  const int64_t n = request.n();
-  if (!request.vectors_fit() || n > 16384) return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
-  if (n <= numerics::kChunk) return {Plan::kLanes, kVector, 1, 128, true};
-  const int chunks = n > 8192 ? 2 : 1;
-  return {Plan::kRegisters, kVector, chunks, 0, true};
+  const int64_t n = request.n(), rows = request.walk.count, chunks = ceil_div(n, numerics::kChunk);
+  if (!request.vectors_fit()) {
+    if (request.walk.rank <= 1 && chunks <= 32) return {Plan::kRegisters, 1, 1, 0, true};
+    return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
+  }
+  if (chunks > 64) return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
+  if (chunks == 1) return {Plan::kLanes, kVector, 1, rows < 2048 ? 128 : 256, true};
+  const int a_warp = chunks <= 6    ? 1
+                     : chunks <= 8  ? 2
+                     : chunks <= 12 ? (rows < 1024 ? 1 : 2)
+                     : chunks <= 16 ? (rows < 1024 ? 2 : 4)
+                                    : (rows < 256 ? 2 : 4);
+  return {Plan::kRegisters, kVector, a_warp, 0, true};
 }
 
 template <class T, bool kResidual>
@@ -243,7 +284,8 @@ cudaError_t launch_for(const Request& request, const Plan& plan, const Target& t
     }
     return cudaSuccess;
   }
-  if (!request.vectors_fit()) return cudaErrorInvalidConfiguration;
+  const bool one_by_one = plan.kernel == Plan::kRegisters && plan.elements == 1;
+  if (one_by_one ? request.walk.rank > 1 : !request.vectors_fit()) return cudaErrorInvalidConfiguration;
 
   void (*kernel)(Norm) = nullptr;
   int threads = plan.threads;
@@ -256,13 +298,14 @@ cudaError_t launch_for(const Request& request, const Plan& plan, const Target& t
                            : norm_in_lanes<T, 32, kResidual>;
     rows_a_block = threads / lanes;
   } else {
-    const int chunks = plan.repeats;
+    const int64_t chunks = plan.repeats;
     if (chunks != 1 && chunks != 2 && chunks != 4) return cudaErrorInvalidConfiguration;
     threads = static_cast<int>(32 * ceil_div(n, chunks * numerics::kChunk));
-    if (threads > kMaxThreads[chunks]) return cudaErrorInvalidConfiguration;
-    kernel = chunks == 1   ? norm_in_registers<T, 1, kResidual>
-             : chunks == 2 ? norm_in_registers<T, 2, kResidual>
-                           : norm_in_registers<T, 4, kResidual>;
+    if (threads > kMaxThreads[chunks] || (one_by_one && chunks != 1)) return cudaErrorInvalidConfiguration;
+    kernel = one_by_one    ? norm_in_registers<T, 1, false, kResidual>
+             : chunks == 1 ? norm_in_registers<T, 1, true, kResidual>
+             : chunks == 2 ? norm_in_registers<T, 2, true, kResidual>
+                           : norm_in_registers<T, 4, true, kResidual>;
   }
   const int64_t rows = op.rows;
   for (int64_t first = 0; first < rows; first += kMaxIndex) {

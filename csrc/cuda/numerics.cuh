@@ -172,7 +172,7 @@ __device__ __forceinline__ float inverse_rms(float sum, const MeanSquare& m) {
   const float result = __fmaf_rn(inverse, __fmaf_rn(rest, rest, rest), inverse);  // RN(1 / root)
 
   // Ranges in which no step above leaves the normal numbers.
-  const bool ordinary = sum >= 0x1p-60f && sum <= 0x1p100f && v >= 0x1p-90f && v <= 0x1p100f &&
+  const bool ordinary = (sum >= 0x1p-60f || sum == 0.0f) && sum <= 0x1p100f && v >= 0x1p-90f && v <= 0x1p100f &&
                         (__float_as_uint(root) & 0x7fffffu) != 0x7fffffu;
   if (!ordinary) return inverse_rms_exact(sum, m.count, m.eps);
   return result;
@@ -211,12 +211,20 @@ __device__ __forceinline__ float gate(float g) {
   return __fdiv_rn(g, 1.0f + (half + half));
 }
 
-// The largest |g| of a 16-bit row for which gate_quick may stand in for gate.
-template <bool kGelu>
-constexpr float kQuickGate = kGelu ? 9.5f : 80.0f;
+// A 16-bit g leaves 65536 cases a type and gate, and so the two shortcuts below could be tried on all of them
+// (tests/cuda). Both take the quotient from an estimate of 1 / divisor and one exact residual, written so that the sign
+// of a zero survives.
+__device__ __forceinline__ float reciprocal_estimate(float divisor) {
+  float estimate;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(divisor));
+  return estimate;
+}
 
-// gate(g) for a 16-bit g with |g| <= kQuickGate: no clamp, 2^n in one step (n <= 127 there), and a quotient from an
-// estimate and one exact residual. A 16-bit g leaves 65536 cases a type: the tests compare all of them.
+// The largest |g| for which gate_quick may stand in for gate.
+template <bool kGelu>
+constexpr float kQuickGate = kGelu ? 10.0f : 80.0f;
+
+// gate(g) for a 16-bit g with |g| <= kQuickGate: no clamp, and 2^n in one step (n <= 127 there).
 template <bool kGelu>
 __device__ __forceinline__ float gate_quick(float g) {
   using namespace numerics;
@@ -226,11 +234,30 @@ __device__ __forceinline__ float gate_quick(float g) {
   const float p = (((kPow0 * f + kPow1) * f + kPow2) * f + kPow3) * f + 1.0f;
   // 1 + exp: the product is exact, so the sum is rounded once, as in the contract.
   const float divisor = __fmaf_rn(p, __uint_as_float(__float_as_uint(shifted) << 23), 1.0f);
-  float estimate;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(divisor));
+  const float estimate = reciprocal_estimate(divisor);
   const float quotient = g * estimate;
-  // Written so that the sign of a zero survives.
   return __fmaf_rn(-__fmaf_rn(divisor, quotient, -g), estimate, quotient);
+}
+
+// gate(g) for any 16-bit g, without the branches of a division for all floats: one large gate among thousands must not
+// hold up a kernel.
+template <bool kGelu>
+__device__ __forceinline__ float gate_wide(float g) {
+  using namespace numerics;
+  constexpr float kScale = 0x1p-2f;  // keeps the estimate normal, where the divisor is not
+  const float x = fminf(fmaxf(-gate_argument<kGelu>(g), kExpMin), kExpMax);
+  const float y = x * kLog2e;
+  const float shifted = y + (kRounder + 126.0f);
+  const float f = y - (shifted - (kRounder + 126.0f));
+  const float p = (((kPow0 * f + kPow1) * f + kPow2) * f + kPow3) * f + 1.0f;
+  const float half = p * __uint_as_float(__float_as_uint(shifted) << 23);
+  const float divisor = __fmaf_rn(half, 2.0f, 1.0f) * kScale;
+  const float numerator = g * kScale;
+  const float estimate = reciprocal_estimate(divisor);
+  const float quotient = numerator * estimate;
+  const float residual = __fmaf_rn(divisor, quotient, -numerator);
+  // Where g, the divisor or both are infinite there is no residual, and the quotient is right.
+  return isnan(residual) ? quotient : __fmaf_rn(-residual, estimate, quotient);
 }
 
 }  // namespace cuda

@@ -59,27 +59,44 @@ struct Float32 {
 
 struct BFloat16 {
   static constexpr int kSize = 2;
+  using Pair = __nv_bfloat162;
   static __device__ __forceinline__ float low(uint32_t pair) { return __uint_as_float(pair << 16); }
   static __device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-  static __device__ __forceinline__ uint32_t pair(float low, float high) {
-    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&v);
-  }
+  static __device__ __forceinline__ Pair pair(float low, float high) { return __floats2bfloat162_rn(low, high); }
+  static __device__ __forceinline__ Pair both(float value) { return __float2bfloat162_rn(value); }
 };
 
 struct Float16 {
   static constexpr int kSize = 2;
+  using Pair = __half2;
   static __device__ __forceinline__ float low(uint32_t pair) {
     return __low2float(*reinterpret_cast<const __half2*>(&pair));
   }
   static __device__ __forceinline__ float high(uint32_t pair) {
     return __high2float(*reinterpret_cast<const __half2*>(&pair));
   }
-  static __device__ __forceinline__ uint32_t pair(float low, float high) {
-    const __half2 v = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&v);
-  }
+  static __device__ __forceinline__ Pair pair(float low, float high) { return __floats2half2_rn(low, high); }
+  static __device__ __forceinline__ Pair both(float value) { return __float2half2_rn(value); }
 };
+
+template <class T>
+__device__ __forceinline__ uint32_t round_pair(float low, float high) {
+  const typename T::Pair pair = T::pair(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Whether every magnitude in kWords pairs is at most `bound`; a NaN is not.
+template <class T, int kWords>
+__device__ __forceinline__ bool all_within(const uint32_t (&words)[kWords], float bound) {
+  typename T::Pair largest;
+#pragma unroll
+  for (int i = 0; i < kWords; i++) {
+    const uint32_t magnitudes = words[i] & 0x7fff7fffu;
+    const typename T::Pair pair = *reinterpret_cast<const typename T::Pair*>(&magnitudes);
+    largest = i == 0 ? pair : __hmax2_nan(largest, pair);
+  }
+  return __hble2(largest, T::both(bound));
+}
 
 // Reads any storage's words: the first kCount elements of `bits`.
 template <class T, int kCount, int kBytes>
@@ -102,10 +119,10 @@ __device__ __forceinline__ Bits<kCount * T::kSize> round_to(const float (&v)[kCo
 #pragma unroll
     for (int i = 0; i < kCount; i++) bits.word[i] = __float_as_uint(v[i]);
   } else if constexpr (kCount == 1) {
-    bits.word[0] = T::pair(v[0], 0.0f);
+    bits.word[0] = round_pair<T>(v[0], 0.0f);
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount / 2; i++) bits.word[i] = T::pair(v[2 * i], v[2 * i + 1]);
+    for (int i = 0; i < kCount / 2; i++) bits.word[i] = round_pair<T>(v[2 * i], v[2 * i + 1]);
   }
   return bits;
 }
@@ -139,6 +156,34 @@ __device__ __forceinline__ void store_one(void* base, int64_t element, float val
   store_bits<T::kSize>(at<T>(base, element), round_to<T>(v));
 }
 
+// kCount elements one by one, those before `limit`: for rows that do not allow wider accesses. The rest is 0.
+template <class T, int kCount>
+__device__ __forceinline__ Bits<kCount * T::kSize> load_elements(const void* base, int64_t element, int64_t limit) {
+  Bits<kCount * T::kSize> bits = {};
+#pragma unroll
+  for (int i = 0; i < kCount; i++) {
+    if (element + i >= limit) continue;
+    const uint32_t word = load_bits<T::kSize>(at<T>(base, element + i)).word[0];
+    if (T::kSize == 4) {
+      bits.word[i] = word;
+    } else {
+      bits.word[i / 2] |= word << (i % 2 * 16);
+    }
+  }
+  return bits;
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ void store_elements(void* base, int64_t element, int64_t limit,
+                                               const Bits<kCount * T::kSize>& bits) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) {
+    if (element + i >= limit) continue;
+    const Bits<T::kSize> one = {{T::kSize == 4 ? bits.word[i] : bits.word[i / 2] >> (i % 2 * 16)}};
+    store_bits(at<T>(base, element + i), one);
+  }
+}
+
 // A constant operand (weight, cos and sin): of the rows' type or float32, which the launch says. The branch is the
 // same for all threads.
 template <class T, int kCount>
@@ -149,9 +194,15 @@ struct Constant {
     if (T::kSize == 4 || is_float32) {
       bits = load_bits<kCount * 4>(at<Float32>(base, element));
     } else {
-      const Bits<kCount * T::kSize> narrow = load_bits<kCount * T::kSize>(at<T>(base, element));
-#pragma unroll
-      for (int i = 0; i < (kCount * T::kSize + 3) / 4; i++) bits.word[i] = narrow.word[i];
+      keep(load_bits<kCount * T::kSize>(at<T>(base, element)));
+    }
+  }
+
+  __device__ __forceinline__ void load_elements(const void* base, int64_t element, int64_t limit, bool is_float32) {
+    if (T::kSize == 4 || is_float32) {
+      bits = cuda::load_elements<Float32, kCount>(base, element, limit);
+    } else {
+      keep(cuda::load_elements<T, kCount>(base, element, limit));
     }
   }
 
@@ -161,6 +212,12 @@ struct Constant {
     } else {
       widen<T>(bits, v);
     }
+  }
+
+ private:
+  __device__ __forceinline__ void keep(const Bits<kCount * T::kSize>& narrow) {
+#pragma unroll
+    for (int i = 0; i < (kCount * T::kSize + 3) / 4; i++) bits.word[i] = narrow.word[i];
   }
 };
 

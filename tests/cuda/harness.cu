@@ -23,8 +23,8 @@ __global__ void nothing(const Nothing) {
 // Sums of squares first, first + 1, ... as bit patterns: counts where inverse_rms is not its exact form.
 __global__ void count_wrong_inverses(uint32_t first, uint32_t count, float n, float eps, unsigned long long* wrong) {
   const cuda::MeanSquare mean{n, 1.0f / n, eps};
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
-    const float sum = __uint_as_float(first + i);
+  for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+    const float sum = __uint_as_float(first + static_cast<uint32_t>(i));
     const float got = cuda::inverse_rms(sum, mean), want = cuda::inverse_rms_exact(sum, n, eps);
     if (__float_as_uint(got) != __float_as_uint(want) && !(isnan(got) && isnan(want))) atomicAdd(wrong, 1ull);
   }

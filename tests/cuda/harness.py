@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
 import torch
 
@@ -154,8 +154,9 @@ def library() -> ctypes.CDLL:
 class Prepared:
     """An operator with its arguments, ready to be launched again and again."""
 
-    def __init__(self, name: str, record: ctypes.Structure, device: torch.device) -> None:
-        self._record, self._device = record, device.index
+    def __init__(self, name: str, record: ctypes.Structure, *tensors: Optional[torch.Tensor]) -> None:
+        self._record, self._tensors = record, tensors  # the record alone would not keep their memory
+        self._device = next(tensor.device.index for tensor in tensors if tensor is not None)
         self._run, self._plan = getattr(library(), f"run_{name}"), getattr(library(), f"plan_{name}")
 
     def plan(self) -> Plan:
@@ -179,18 +180,19 @@ class Prepared:
 
 def rms_norm(x, weight, eps=1e-6, *, weight_offset=0.0, out):
     of = _Tensor.of
-    return Prepared("rms_norm", _RmsNorm(of(x), of(weight), of(out), eps, weight_offset), x.device)
+    record = _RmsNorm(of(x), of(weight), of(out), eps, weight_offset)
+    return Prepared("rms_norm", record, x, weight, out)
 
 
 def fused_add_rms_norm(x, residual, weight, eps=1e-6, *, weight_offset=0.0):
     of = _Tensor.of
     record = _FusedAddRmsNorm(of(x), of(residual), of(weight), eps, weight_offset)
-    return Prepared("fused_add_rms_norm", record, x.device)
+    return Prepared("fused_add_rms_norm", record, x, residual, weight)
 
 
 def gated_activation(gate: str, x, *, out):
     record = _GatedActivation(_Tensor.of(x), _Tensor.of(out), ("silu_and_mul", "gelu_tanh_and_mul").index(gate))
-    return Prepared("gated_activation", record, x.device)
+    return Prepared("gated_activation", record, x, out)
 
 
 def qk_rope(
@@ -204,7 +206,8 @@ def qk_rope(
         _Tensor.of(positions), _Tensor.of(cos_sin_cache), heads(query, query_out, q_weight),
         heads(key, key_out, k_weight), eps, weight_offset, normalize, interleaved, round_normalized,
     )  # fmt: skip
-    return Prepared("qk_rope", record, positions.device)
+    tensors = (positions, query, key, q_weight, k_weight, cos_sin_cache, query_out, key_out)
+    return Prepared("qk_rope", record, *tensors)
 
 
 def nothing(dependent: bool = False) -> None:
@@ -225,57 +228,7 @@ def wrong_inverses(first: int, count: int, n: int, eps: float) -> int:
     return int(wrong)
 
 
-class Route:
-    """The public functions' signatures on the harness, with plans given by `choose(prepared)` (None: its own)."""
-
-    def __init__(self, choose: Callable[[Prepared], Optional[Plan]]) -> None:
-        self._choose = choose
-
-    def __getitem__(self, name: str) -> Callable[..., Any]:
-        return getattr(self, name)
-
-    def _run(self, prepared: Prepared) -> None:
-        prepared(self._choose(prepared))
-
-    def rms_norm(self, x, weight, eps=1e-6, *, weight_offset=0.0, out=None):
-        out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-        self._run(rms_norm(x, weight, eps, weight_offset=weight_offset, out=out))
-        return out
-
-    def fused_add_rms_norm(self, x, residual, weight, eps=1e-6, *, weight_offset=0.0):
-        self._run(fused_add_rms_norm(x, residual, weight, eps, weight_offset=weight_offset))
-        return x, residual
-
-    def _gated(self, gate, x, out):
-        if out is None:
-            out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
-        self._run(gated_activation(gate, x, out=out))
-        return out
-
-    def silu_and_mul(self, x, *, out=None):
-        return self._gated("silu_and_mul", x, out)
-
-    def gelu_tanh_and_mul(self, x, *, out=None):
-        return self._gated("gelu_tanh_and_mul", x, out)
-
-    def rotary_embedding(self, positions, query, key, cos_sin_cache, *, interleaved=False):
-        self._run(qk_rope(positions, query, key, None, None, cos_sin_cache, normalize=False, interleaved=interleaved))
-        return query, key
-
-    def fused_qk_norm_rope(
-        self, positions, query, key, q_weight, k_weight, cos_sin_cache, eps=1e-6, *, query_out=None, key_out=None,
-        **options,
-    ):  # fmt: skip
-        self._run(
-            qk_rope(
-                positions, query, key, q_weight, k_weight, cos_sin_cache, eps, query_out=query_out, key_out=key_out,
-                **options,
-            )  # fmt: skip
-        )
-        return query if query_out is None else query_out, key if key_out is None else key_out
-
-
-def plans(operator: str, dtype_size: int) -> Dict[str, Plan]:
+def plans(operator: str) -> Dict[str, Plan]:
     """Every plan that an operator's routes may choose, by a short name; not every one fits every shape."""
     found = {"any": Plan(ANY, 1, 1, 0, True)}
     if operator in ("rms_norm", "fused_add_rms_norm"):

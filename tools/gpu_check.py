@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Runs what a GPU machine is needed for, in a few minutes, and writes JSON.
+
+    python tools/gpu_check.py OUTPUT [--steps tests,sanitizer,sweep,compare,suite]
+
+    tests      tests/cuda: every plan of every kernel against the numerics contract
+    sanitizer  compute-sanitizer's memcheck, racecheck, initcheck and synccheck over every plan (needs nvcc)
+    sweep      tools/gpu_sweep.py: every plan timed, which is where the routes' thresholds come from
+    compare    tools/gpu_compare.py: beside torch.compile and the libraries that the environment names
+    suite      the project's tests on CUDA tensors, through the installed or in-place build
+
+Each step's output goes to OUTPUT/<step>.log, the summary to OUTPUT/gpu_check.json: host, GPU, driver, versions, commit.
+Exits with 1 when a step failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+ROOT = Path(__file__).resolve().parents[1]
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+def output_of(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def machine() -> Dict[str, Any]:
+    import torch
+
+    fields = "name,driver_version,clocks.max.sm,clocks.max.mem,power.limit,memory.total"
+    values = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader")
+    return {
+        "host": platform.node(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nvcc": output_of("nvcc", "--version").splitlines()[-1:],
+        "gpu": dict(zip(fields.split(","), values.split(", "))),
+        "commit": output_of("git", "rev-parse", "HEAD"),
+        "modified": bool(output_of("git", "status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def pytest_command(*arguments: str) -> List[str]:
+    command = [sys.executable, "-m", "pytest", "-q", *arguments]
+    if importlib.util.find_spec("xdist"):
+        command += ["-n", str(min(12, os.cpu_count() or 1))]
+    return command
+
+
+def environment() -> Dict[str, str]:
+    paths = [str(ROOT / "torch-ext"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "EDGE_OPS_TEST_DEVICE": "cuda", "HF_HUB_OFFLINE": "1"}
+
+
+class Step:
+    """Runs commands of one step, their output in one log."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.folder, self.log = folder, folder / f"{name}.log"
+        self.log.write_text("")
+
+    def run(self, *command: str, seconds: float = 600) -> bool:
+        with self.log.open("a") as log:
+            print("$", *command, file=log, flush=True)
+            try:
+                done = subprocess.run(
+                    command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment(), timeout=seconds
+                )
+            except subprocess.TimeoutExpired:
+                print(f"stopped after {seconds} s", file=log)
+                return False
+        return done.returncode == 0
+
+
+def tests(step: Step) -> bool:
+    return step.run(*pytest_command("tests/cuda"))
+
+
+def sanitizer(step: Step) -> bool:
+    tool = shutil.which("compute-sanitizer")
+    program = os.environ.get("EDGE_OPS_SANITIZE_PROGRAM")  # already compiled
+    if program is None:
+        program = str(ROOT / "build" / "cuda-sanitize")
+        sources = [str(path) for pattern in ("csrc/ops/*.cpp", "csrc/cuda/*.cu") for path in sorted(ROOT.glob(pattern))]
+        Path(program).parent.mkdir(exist_ok=True)
+        flags = ("-std=c++17", "-O3", "-lineinfo", "-fmad=false", "-arch=native", "-t", "0", "-o", program)
+        if not step.run("nvcc", *flags, *sources, "tests/cuda/sanitize.cu"):
+            return False
+    if tool is None:
+        return step.run(program) and False
+    return all([step.run(tool, "--tool", name, "--error-exitcode", "1", program) for name in SANITIZERS])
+
+
+def sweep(step: Step) -> bool:
+    return step.run(sys.executable, "tools/gpu_sweep.py", str(step.folder / "gpu_sweep.json"))
+
+
+def compare(step: Step) -> bool:
+    return step.run(sys.executable, "tools/gpu_compare.py", str(step.folder / "gpu_compare.json"))
+
+
+def suite(step: Step) -> bool:
+    return step.run(*pytest_command("tests", "--ignore=tests/cuda"), seconds=1800)
+
+
+STEPS: Dict[str, Callable[[Step], bool]] = {
+    "tests": tests,
+    "sanitizer": sanitizer,
+    "sweep": sweep,
+    "compare": compare,
+    "suite": suite,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--steps", default=",".join(STEPS))
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    result: Dict[str, Any] = {"machine": machine(), "steps": {}}
+    for name in options.steps.split(","):
+        started = time.monotonic()
+        passed = STEPS[name](Step(name, options.output))
+        result["steps"][name] = {"passed": passed, "seconds": round(time.monotonic() - started, 1)}
+        print(f"{name}: {'passed' if passed else 'FAILED'} in {result['steps'][name]['seconds']} s", flush=True)
+        (options.output / "gpu_check.json").write_text(json.dumps(result, indent=1))
+    return 0 if all(step["passed"] for step in result["steps"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The kernel clock: what a launch costs when hundreds of them are the nodes of one CUDA graph.
+
+A node's time holds the kernel and the gap to its neighbour, so an empty kernel's node is the floor of every figure.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Callable, Dict, List, Sequence
+
+import torch
+
+
+class GraphTimer:
+    """`nodes` launches of one call in a graph. The call must not synchronize; its memory must outlive the timer."""
+
+    def __init__(self, call: Callable[[], Any], nodes: int = 400) -> None:
+        self.nodes = nodes
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # lazy set-up belongs outside the capture
+            for _ in range(3):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        # Not torch.cuda.graph: it collects garbage and empties the allocator's cache each time.
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side):
+            self.graph.capture_begin()
+            for _ in range(nodes):
+                call()
+            self.graph.capture_end()
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.graph.replay()
+        torch.cuda.synchronize()
+
+    def sample(self) -> float:
+        """Microseconds a node, over one replay."""
+        self._start.record()
+        self.graph.replay()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1000 / self.nodes
+
+
+def median_time(call: Callable[[], Any], nodes: int = 400, samples: int = 9) -> float:
+    timer = GraphTimer(call, nodes)
+    return statistics.median(timer.sample() for _ in range(samples))
+
+
+def interleaved(timers: Dict[str, GraphTimer], trials: int) -> Dict[str, List[float]]:
+    """Samples of every timer, trial by trial, in an order that rotates and turns around."""
+    names: Sequence[str] = list(timers)
+    samples: Dict[str, List[float]] = {name: [] for name in names}
+    for trial in range(trials):
+        turned = [*names[trial % len(names) :], *names[: trial % len(names)]]
+        for name in turned if trial % 2 == 0 else reversed(turned):
+            samples[name].append(timers[name].sample())
+    return samples
+
+
+def warm_up(seconds: float = 1.0) -> None:
+    """Brings the clocks up."""
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    while True:
+        for _ in range(20):
+            a @ a
+        end.record()
+        end.synchronize()
+        if start.elapsed_time(end) > seconds * 1000:
+            return
