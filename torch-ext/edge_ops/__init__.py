@@ -1,5 +1,6 @@
 """Fused operators for decoding small transformers, with the same bits on every backend."""
 
+from . import layers
 from .models import patch, unpatch
 from .ops import (
     Route,
@@ -21,6 +22,7 @@ __all__ = [
     "fused_add_rms_norm",
     "fused_qk_norm_rope",
     "gelu_tanh_and_mul",
+    "layers",
     "patch",
     "rms_norm",
     "rope_cache",
