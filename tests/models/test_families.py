@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models.tiny import FAMILIES, prompt, tiny
 
 import edge_ops
 from edge_ops.models import families, is_patched
+from models.tiny import FAMILIES, prompt, tiny
 
 # What a patch must at least replace: (class name's end, count) for the four layers of a tiny model.
 MIXERS = {"qwen3.5": 2, "qwen3.5-moe": 2, "lfm2": 2}
@@ -88,7 +88,7 @@ def test_every_known_decoder_is_tested():
 
 
 def test_unknown_models_are_refused():
-    with pytest.raises(ValueError, match=r"model must contain a decoder of a known class, got Linear; known are .*Llama"):
+    with pytest.raises(ValueError, match="contain a decoder of a known class, got Linear; known are .*LlamaModel"):
         edge_ops.patch(torch.nn.Linear(2, 2))
     with pytest.raises(TypeError, match="model must be a torch.nn.Module, got str"):
         edge_ops.patch("llama")
@@ -113,7 +113,7 @@ def test_a_decoder_of_strange_parts_is_refused_and_left_alone():
         if type(module).__module__.startswith("transformers.models"):
             if type(module).__name__ not in ("LlamaModel", "LlamaForCausalLM"):
                 module.__class__ = type("My" + type(module).__name__, (type(module),), {})
-    with pytest.raises(ValueError, match=r"(?s)nothing in this LlamaForCausalLM could be replaced.*not the LlamaRMSNorm"):
+    with pytest.raises(ValueError, match="(?s)nothing in this LlamaForCausalLM could be.*not the LlamaRMSNorm"):
         edge_ops.patch(model)
     assert not is_patched(model)
 

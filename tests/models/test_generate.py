@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from models.tiny import prompt, tiny
 
 import edge_ops
+from models.tiny import prompt, tiny
 
 SOME = ("llama", "gemma3", "qwen3", "phi4-mini", "olmo3", "gemma4")
 

@@ -11,11 +11,11 @@ import textwrap
 import pytest
 import torch
 import transformers
-from models.tiny import prompt, tiny
 
 import edge_ops
 from edge_ops.models import is_patched
 from edge_ops.models.layers import LayerRecord
+from models.tiny import prompt, tiny
 
 SOME = ("llama", "gemma3", "phi4-mini", "qwen3.5")
 

@@ -9,10 +9,10 @@ import textwrap
 
 import pytest
 import torch
-from models.tiny import prompt, tiny
 
 import edge_ops
 from edge_ops.models import is_patched
+from models.tiny import prompt, tiny
 
 
 @torch.no_grad()
@@ -119,7 +119,8 @@ def test_tensor_parallel_decode(tmp_path):
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
         import transformers, edge_ops
-        model = transformers.LlamaForCausalLM.from_pretrained({str(folder)!r}, tp_plan="auto", dtype=torch.float32).eval()
+        options = dict(tp_plan="auto", dtype=torch.float32)
+        model = transformers.LlamaForCausalLM.from_pretrained({str(folder)!r}, **options).eval()
         ids = torch.tensor([{ids[0].tolist()}])
         eager = model.generate(ids, **{options!r})[0].tolist()
         with torch.no_grad():

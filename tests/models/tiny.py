@@ -36,9 +36,7 @@ _EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 _QWEN3_5 = dict(
     layer_types=_HYBRID,
     head_dim=32,
-    rope_parameters=dict(
-        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25, mrope_section=[2, 1, 1]
-    ),
+    rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25, mrope_section=[2, 1, 1]),
     **_LINEAR,
 )
 
@@ -65,7 +63,11 @@ FAMILIES = {
         dict(rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0), max_position_embeddings=64),
     ),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", dict(no_rope_layer_interval=4)),
-    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", dict(layer_types=_SLIDING, use_sliding_window=True, sliding_window=16)),
+    "qwen2": (
+        "Qwen2Config",
+        "Qwen2ForCausalLM",
+        dict(layer_types=_SLIDING, use_sliding_window=True, sliding_window=16),
+    ),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {}),
     "qwen3-moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", dict(mlp_only_layers=[1], **_EXPERTS)),
     "qwen3.5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM", _QWEN3_5),

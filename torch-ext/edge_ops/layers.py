@@ -52,9 +52,7 @@ class rotary_pos_emb(nn.Module):  # noqa: N801 - the name that transformers look
     can_torch_compile: bool = True
     has_backward: bool = False
 
-    def forward(
-        self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
-    ) -> Tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Tuple[Tensor, Tensor]:
         """q, k [batch, heads, seq, head_size] (or [batch, seq, heads, head_size] with unsqueeze_dim 2) -> new ones.
 
         cos, sin are [batch or 1, seq, rotary_dim], both halves equal.

@@ -136,9 +136,7 @@ def _print_agreement(passes: Dict[str, List[Pass]]) -> bool:
     return False
 
 
-def _print_speed(
-    passes: Dict[str, List[Pass]], profiles: Dict[str, Sampler], dtype: str, threads: int
-) -> None:
+def _print_speed(passes: Dict[str, List[Pass]], profiles: Dict[str, Sampler], dtype: str, threads: int) -> None:
     step = {arm: _median([s for one in passes[arm] for s in one.seconds]) for arm in passes}
     print(f"   {dtype}, {threads} thread{'s' if threads > 1 else ''}; a decode step of one token, median")
     print(f"   {'':24}{'eager':>13}{'patched':>13}{'ratio':>8}")

@@ -5,7 +5,7 @@ The digests below are those of the contract's NumPy form (docs/numerics.md); a t
 
 import ctypes
 import hashlib
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
 from torch import Tensor
@@ -63,43 +63,38 @@ def corpus(shape: Tuple[int, ...], seed: int, dtype: torch.dtype, scale: float =
     return (unit * (8 * scale)).to(dtype).reshape(shape)
 
 
-def _cases(dtype: torch.dtype) -> Iterator[Tuple[str, Callable[[Any], List[Tensor]]]]:
-    """(operator, a function of the module whose operators it calls) for every call of the check."""
+class Call(NamedTuple):
+    """One call of an operator: the tensors are copied first, since some operators write in place."""
+
+    operator: str
+    arguments: Tuple[Any, ...]
+    options: Dict[str, Any] = {}
+    results: int = 1
+
+    def on(self, module: Any) -> Tuple[Tensor, ...]:
+        arguments = [a.clone() if isinstance(a, Tensor) else a for a in self.arguments]
+        result = getattr(module, self.operator)(*arguments, **self.options)
+        return result[: self.results] if isinstance(result, tuple) else (result,)
+
+
+def _calls(dtype: torch.dtype) -> Iterator[Call]:
     for n in ROW_LENGTHS:
         x, r, w = corpus((5, n), 1, dtype), corpus((5, n), 2, dtype), corpus((n,), 3, dtype, 0.25)
-        yield "rms_norm", lambda m, x=x, w=w: [m.rms_norm(x, w, 1e-6, weight_offset=1.0)]
-        yield (
-            "fused_add_rms_norm",
-            lambda m, x=x, r=r, w=w: list(m.fused_add_rms_norm(x.clone(), r.clone(), w, 1e-5, weight_offset=0.0)),
-        )
+        yield Call("rms_norm", (x, w, 1e-6), dict(weight_offset=1.0))
+        yield Call("fused_add_rms_norm", (x, r, w, 1e-5), dict(weight_offset=0.0), results=2)
     for d in GATED_LENGTHS:
         x = corpus((5, 2 * d), 4, dtype, 3.0)
-        yield "silu_and_mul", lambda m, x=x: [m.silu_and_mul(x)]
-        yield "gelu_tanh_and_mul", lambda m, x=x: [m.gelu_tanh_and_mul(x)]
+        yield Call("silu_and_mul", (x,))
+        yield Call("gelu_tanh_and_mul", (x,))
     positions = torch.tensor(POSITIONS)
     for size, rotary in HEADS:
         heads, weight = corpus((5, 3, size), 5, dtype), corpus((size,), 6, dtype, 0.25)
         cache = corpus((16, rotary), 7, torch.float32, 0.25)
         for pairs in (False, True):
-
-            def rotated(m: Any, h: Tensor = heads, c: Tensor = cache, pairs: bool = pairs) -> List[Tensor]:
-                return [m.rotary_embedding(positions, h.clone(), None, c, interleaved=pairs)[0]]
-
-            yield "rotary_embedding", rotated
+            yield Call("rotary_embedding", (positions, heads, None, cache), dict(interleaved=pairs))
             for seam in (True, False):
-
-                def fused(
-                    m: Any,
-                    h: Tensor = heads,
-                    w: Tensor = weight,
-                    c: Tensor = cache,
-                    pairs: bool = pairs,
-                    seam: bool = seam,
-                ) -> List[Tensor]:
-                    options = dict(weight_offset=1.0, interleaved=pairs, round_normalized=seam)
-                    return [m.fused_qk_norm_rope(positions, h.clone(), None, w, None, c, 1e-6, **options)[0]]
-
-                yield "fused_qk_norm_rope", fused
+                options = dict(weight_offset=1.0, interleaved=pairs, round_normalized=seam)
+                yield Call("fused_qk_norm_rope", (positions, heads, None, weight, None, cache, 1e-6), options)
 
 
 class _Reference:
@@ -132,9 +127,9 @@ class _Reference:
 def digests(dtype: torch.dtype, module: Any = ops) -> Dict[str, str]:
     """A digest of each operator's results on the corpus."""
     found: Dict[str, Any] = {}
-    for operator, call in _cases(dtype):
-        digest = found.setdefault(operator, hashlib.sha256())
-        for result in call(module):
+    for call in _calls(dtype):
+        digest = found.setdefault(call.operator, hashlib.sha256())
+        for result in call.on(module):
             digest.update(_bits(result))
     return {operator: digest.hexdigest()[:16] for operator, digest in found.items()}
 

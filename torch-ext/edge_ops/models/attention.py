@@ -94,7 +94,7 @@ def norm_and_rotate(
     q_norm: nn.Module,
     key: Optional[Tensor] = None,
     k_norm: Optional[nn.Module] = None,
-) -> Tuple[Tensor, Optional[Tensor]]:
+) -> Tuple[Any, Any]:
     """Normalizes and rotates each head of query and key [batch, seq, heads, head_size], in place where possible.
 
     Both norms are of one family: they differ in their weights only.

@@ -186,6 +186,7 @@ def gated_mlp_forward(mlp: nn.Module, x: Tensor) -> Tensor:
 
 # --- one matrix for gate and up ------------------------------------------------------
 
+
 def project(x: Tensor, merged: Tensor) -> Tensor:
     """Gate and up in one product."""
     return nn.functional.linear(x, merged)
@@ -202,7 +203,8 @@ def merge(mlp: nn.Module, checked: List[Any]) -> Optional[str]:
     call was found to have the bits of two.
     """
     record: MLPRecord = mlp.__dict__[RECORD]
-    gate, up = mlp.get_submodule(record.gate), mlp.get_submodule(record.up)
+    gate: Any = mlp.get_submodule(record.gate)
+    up: Any = mlp.get_submodule(record.up)
     for module in (gate, up):
         weight = module._parameters.get("weight")
         if type(module) is not nn.Linear or type(weight) is not nn.Parameter or module.bias is not None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .attention import attend_to, fusable, heads, norm_and_rotate, take_cache, unfused
 from .binding import RECORD, eager_only, original
-from .blocks import PRODUCTS, add_norm, norm_over, operand
+from .blocks import PRODUCTS, add_norm, gated_mlp_forward, norm_over, operand
 from .layers import LOOP, enter
 from .plan import NormStyle, Plan, Stack
 
@@ -40,9 +40,7 @@ def attention_forward(
         else:
             value = heads(projection, hidden_states, size)
             value = norm_over(attention.v_norm, operand(attention.v_norm), value)
-        query, key = norm_and_rotate(
-            attention, position_embeddings, query, attention.q_norm, key, attention.k_norm
-        )
+        query, key = norm_and_rotate(attention, position_embeddings, query, attention.q_norm, key, attention.k_norm)
         key, value = key.transpose(1, 2), value.transpose(1, 2)
         if cache is not None:
             key, value = cache.update(key, value, attention.layer_idx)
@@ -99,45 +97,43 @@ def experts(layer: Any) -> Optional[str]:
     return "its experts read the stream between the additions" if layer.enable_moe_block else None
 
 
-_NORM = NormStyle("eps", promotes=False)
-_SANDWICH = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
-_SHARED = dict(
+_GEMMA3N = Stack(
+    "Gemma3n",
+    NormStyle("eps", promotes=False),
+    layer_prefix="Gemma3nText",
     attention=attention_forward,
     attention_norms=("q_norm", "k_norm", "v_norm"),
     attention_operator="fused_qk_norm_rope",
-    layer_record={"norms": _SANDWICH},
+    why_not=altup,
+    layer_record={
+        "norms": (
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        )
+    },
+    mlp=sparse_mlp_forward,
+    mergeable=False,
     first_norm="",
+    extra_norms=("post_per_layer_input_norm",),
 )
 
 STACKS = {
-    "Gemma3nTextModel": Stack(
-        "Gemma3n",
-        _NORM,
-        layer_prefix="Gemma3nText",
-        why_not=altup,
-        mlp=sparse_mlp_forward,
-        mergeable=False,
-        extra_norms=("post_per_layer_input_norm",),
-        **_SHARED,
-    ),
-    "Gemma4TextModel": Stack(
-        "Gemma4",
-        _NORM,
+    "Gemma3nTextModel": _GEMMA3N,
+    "Gemma4TextModel": _GEMMA3N._replace(
+        prefix="Gemma4",
         layer_prefix="Gemma4Text",
-        layer=gemma4_layer_forward,
         why_not=experts,
+        layer=gemma4_layer_forward,
+        mlp=gated_mlp_forward,
+        mergeable=True,
         extra_norms=(
             "post_per_layer_input_norm",
             "post_feedforward_layernorm_1",
             "post_feedforward_layernorm_2",
             "pre_feedforward_layernorm_2",
         ),
-        **_SHARED,
     ),
 }
 

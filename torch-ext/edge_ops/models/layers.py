@@ -49,7 +49,7 @@ class LayerRecord(Record):
 
     def operands(self, layer: nn.Module) -> Optional[Operands]:
         """Those of the norms after the first and of the next norm; None where hooks see what would be overwritten."""
-        modules = layer._modules
+        modules: Dict[str, Any] = layer.__dict__["_modules"]
         mixer, mlp = modules[self.mixer], modules[self.mlp]
         if layer._forward_hooks or layer._forward_pre_hooks or _watched(mixer, self.mixer_out):
             return None

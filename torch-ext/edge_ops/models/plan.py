@@ -175,4 +175,5 @@ class Plan:
             self.keep(module, "an attention layer of this decoder was left as it is and needs cos and sin")
             return
         record = rotary_record(module)
-        self.replace(module, rotary_forward, record, "rope_cache" if record.tables else "its own cos and sin, once a call")
+        operators = "rope_cache" if record.tables else "its own cos and sin, once a call"
+        self.replace(module, rotary_forward, record, operators)

@@ -9,7 +9,9 @@ from .attention import attend, fusable, heads, norm_and_rotate, unfused
 from .llama import NORM
 from .plan import NormStyle, Plan, Stack
 
-_QWEN3 = dict(
+_QWEN3 = Stack(
+    "Qwen3",
+    NORM,
     attention_record={"norms": ("q_norm", "k_norm"), "options": (("sliding_window", "sliding_window"),)},
     attention_norms=("q_norm", "k_norm"),
     attention_operator="fused_qk_norm_rope",
@@ -52,11 +54,12 @@ _QWEN3_5 = Stack(
 )
 
 STACKS = {
-    "Qwen3Model": Stack("Qwen3", NORM, **_QWEN3),
-    "Qwen3MoeModel": Stack("Qwen3Moe", NORM, **_QWEN3),
+    "Qwen3Model": _QWEN3,
+    "Qwen3MoeModel": _QWEN3._replace(prefix="Qwen3Moe"),
     "Qwen3_5TextModel": _QWEN3_5,
     "Qwen3_5MoeTextModel": _QWEN3_5._replace(prefix="Qwen3_5Moe"),
 }
+
 
 def patch_decoder(plan: Plan) -> None:
     """Patches one of the decoders in `STACKS`."""
