@@ -61,8 +61,8 @@ def _environment(record: dict[str, Any]) -> list[str]:
             f" commit {host['commit']}{' with local changes' if host['modified'] else ''}, {host['time']}"
         ),
         (
-            f"- {settings['trials']} trials a pass, blocks of {settings['block_us']} µs, up to {settings['passes']} passes"
-            f" to keep {settings['keep']}"
+            f"- {settings['trials']} trials a pass, blocks of {settings['block_us']} µs, up to {settings['passes']}"
+            f" passes to keep {settings['keep']}"
         ),
     ]
 

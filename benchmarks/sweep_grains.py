@@ -89,7 +89,10 @@ def main() -> None:
                         crossover[label] = None
                     elif crossover.get(label) is None:
                         crossover[label] = elements
-                    print(f"{label:15} {elements:7d} elements  one {one / 1e3:7.2f} us  all {many / 1e3:7.2f} us", flush=True)
+                    print(
+                        f"{label:15} {elements:7d} elements  one {one / 1e3:7.2f} us  all {many / 1e3:7.2f} us",
+                        flush=True,
+                    )
     for label, elements in crossover.items():
         print(f"{label:15} threads pay from {elements} elements")
     if args.out:

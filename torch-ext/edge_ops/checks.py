@@ -129,9 +129,7 @@ def _boxes_meet(a: _Dims, a_item: int, b: _Dims, b_item: int, delta: int) -> boo
         return True
     first = max(-((span_a - 1 - delta) // stride), -(n_b - 1))
     last = min((delta + span_b - 1) // stride, n_a - 1)
-    return any(
-        _boxes_meet(rest_a, a_item, rest_b, b_item, delta - k * stride) for k in range(first, last + 1)
-    )
+    return any(_boxes_meet(rest_a, a_item, rest_b, b_item, delta - k * stride) for k in range(first, last + 1))
 
 
 def _written(name: str, value: Tensor) -> None:
@@ -251,13 +249,9 @@ def _positions(positions, heads_name: str, heads: Tensor) -> None:
 def _cache(cos_sin_cache, heads_name: str, heads: Tensor) -> None:
     _tensor("cos_sin_cache", cos_sin_cache)
     if cos_sin_cache.dtype not in (torch.float32, heads.dtype):
-        raise TypeError(
-            f"cos_sin_cache must be {_names((heads.dtype, torch.float32))}, got {cos_sin_cache.dtype}"
-        )
+        raise TypeError(f"cos_sin_cache must be {_names((heads.dtype, torch.float32))}, got {cos_sin_cache.dtype}")
     if cos_sin_cache.dim() != 2:
-        raise ValueError(
-            f"cos_sin_cache must be [max_position, rotary_dim], got shape {tuple(cos_sin_cache.shape)}"
-        )
+        raise ValueError(f"cos_sin_cache must be [max_position, rotary_dim], got shape {tuple(cos_sin_cache.shape)}")
     rotary_dim, head_size = cos_sin_cache.shape[1], heads.shape[-1]
     if rotary_dim % 2 or rotary_dim > head_size:
         raise ValueError(

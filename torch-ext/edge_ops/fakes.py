@@ -56,9 +56,7 @@ def _rotary_embedding(positions, query, key, cos_sin_cache, interleaved):
 def _fused_qk_norm_rope(
     positions, query, key, q_weight, k_weight, cos_sin_cache, eps, weight_offset, interleaved, round_normalized
 ):
-    checks.fused_qk_norm_rope(
-        positions, query, key, q_weight, k_weight, cos_sin_cache, eps, weight_offset, None, None
-    )
+    checks.fused_qk_norm_rope(positions, query, key, q_weight, k_weight, cos_sin_cache, eps, weight_offset, None, None)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("fused_qk_norm_rope_out"))

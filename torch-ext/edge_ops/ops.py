@@ -7,7 +7,7 @@ everything else, errors included, to the Python function.
 """
 
 import inspect
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -296,7 +296,7 @@ def fused_qk_norm_rope(
             )
         _wrote(query if query_out is None else query_out, key if key_out is None else key_out)
         return (query if query_out is None else query_out), (key if key_out is None else key_out)
-    results = []
+    results: List[Optional[Tensor]] = []
     for heads, weight, out in ((query, q_weight, query_out), (key, k_weight, key_out)):
         if heads is not None:
             target = heads if out is None else out

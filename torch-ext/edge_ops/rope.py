@@ -56,7 +56,9 @@ def rope_cache(
     if max_position < 0:
         raise ValueError(f"max_position must be 0 or more, got {max_position}")
     if dim < 0 or dim % 2:
-        raise ValueError(f"rotary_dim must be even after the partial factor, got {rotary_dim} * {partial_rotary_factor}")
+        raise ValueError(
+            f"rotary_dim must be even after the partial factor, got {rotary_dim} * {partial_rotary_factor}"
+        )
     if not dtype.is_floating_point:
         raise ValueError(f"dtype must be floating point, got {dtype}")
     if rope_type not in _FREQUENCIES:
