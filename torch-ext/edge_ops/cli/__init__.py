@@ -21,8 +21,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Decodes a prompt greedily with a model as transformers runs it and patched to the operators, "
         "and compares texts, speed and where a decode step goes.",
     )
+    demo.add_argument("path", nargs="?", help="a local model folder or GGUF file, instead of --model")
     demo.add_argument("--model", choices=("smollm2", "gemma3", "all"), default="all", help="which model (all)")
-    demo.add_argument("--tokens", type=_positive, default=48, help="tokens to decode in each pass (48)")
+    demo.add_argument("--tokens", type=_several, default=48, help="tokens to decode (48)")
+    demo.add_argument("--arms", default="eager,patched", help="some of eager,patched,compiled (eager,patched)")
     demo.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the weights (bfloat16)")
     demo.add_argument("--threads", type=_positive, help="threads of PyTorch's pool (its own choice)")
     demo.add_argument("--prompt", help="text to continue (each model has its own)")
@@ -41,6 +43,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
+    return value
+
+
+def _several(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"must be 2 or more, got {value}")
     return value
 
 

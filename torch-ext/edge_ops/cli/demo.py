@@ -2,23 +2,14 @@
 
 import argparse
 import os
-import time
-from contextlib import nullcontext
-from typing import Any, Dict, List, NamedTuple
+from pathlib import Path
+from typing import Any, Dict, List
 
-from ..models import patch, unpatch
+from .arms import ARMS, Arm, make, median
 from .profile import PARTS, SEAMS, Sampler
-from .weights import SOURCES, Loaded, Unavailable, load, random_model
+from .weights import SOURCES, Loaded, Unavailable, load, load_local, random_model
 
-# Passes of whole decodes, in an order that gives both arms the same place on average.
-_ORDER = ("eager", "patched", "patched", "eager")
-
-
-class Pass(NamedTuple):
-    """One decode of the prompt."""
-
-    tokens: List[int]
-    seconds: List[float]  # of each step after the prefill
+_PREFILLS = 3
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,134 +22,137 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     import torch
 
+    arms = [name.strip() for name in arguments.arms.split(",")]
+    unknown = [name for name in arms if name not in ARMS]
+    if unknown:
+        print(f"--arms must be some of {','.join(ARMS)}, got {','.join(unknown)}")
+        return 2
     transformers.utils.logging.set_verbosity_error()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     dtype = getattr(torch, arguments.dtype)
-    names = tuple(SOURCES) if arguments.model == "all" else (arguments.model,)
     good = True
-    for name in names:
-        loaded = _load(name, dtype, arguments)
-        good &= _compare(loaded, arguments, torch.get_num_threads())
+    for loaded in _loaded(arguments, dtype):
+        good &= _compare(loaded, arms, arguments, torch.get_num_threads())
         print()
     return 0 if good else 1
 
 
-def _load(name: str, dtype: Any, arguments: argparse.Namespace) -> Loaded:
-    source = SOURCES[name]
-    print(f"== {source.title}")
-    if not arguments.random:
-        print(f"   weights under {source.terms}", flush=True)
-        try:
-            return load(name, dtype, arguments.prompt, lambda what: print(f"   {what} ...", flush=True))
-        except Unavailable as reason:
-            print(f"   {reason}")
-            print("   decoding a random model of the same shape instead", flush=True)
-    return random_model(name, dtype)
+def _loaded(arguments: argparse.Namespace, dtype: Any) -> Any:
+    """The models, one after the other, so that only one is in memory."""
+    if arguments.path is not None:
+        print(f"== {arguments.path}", flush=True)
+        yield load_local(Path(arguments.path), dtype, arguments.prompt, _say)
+        return
+    for name in tuple(SOURCES) if arguments.model == "all" else (arguments.model,):
+        print(f"== {SOURCES[name].title}")
+        if not arguments.random:
+            print(f"   weights under {SOURCES[name].terms}", flush=True)
+            try:
+                loaded = load(name, dtype, arguments.prompt, _say)
+            except Unavailable as reason:
+                print(f"   {reason}")
+                print("   decoding a random model of the same shape instead", flush=True)
+            else:
+                yield loaded
+                continue
+        yield random_model(name, dtype)
 
 
-def _compare(loaded: Loaded, arguments: argparse.Namespace, threads: int) -> bool:
+def _say(what: str) -> None:
+    print(f"   {what} ...", flush=True)
+
+
+def _compare(loaded: Loaded, names: List[str], arguments: argparse.Namespace, threads: int) -> bool:
     from tqdm import tqdm
 
-    model = loaded.model
-    steps = arguments.tokens
-    passes: Dict[str, List[Pass]] = {"eager": [], "patched": []}
-    profiles = {arm: Sampler() for arm in passes}
-    report = None
-    with tqdm(total=len(_ORDER) * (steps + 1), desc="   decoding", unit="token", leave=False) as bar:
-        for arm in _ORDER:
-            report = _set(model, arm) or report
-            passes[arm].append(_decode(model, loaded.prompt, steps, bar, profiles[arm]))
-        _set(model, "eager")
-    print("   replaced:")
-    for line in str(report).splitlines():
-        print(f"   {line}")
-    _print_texts(loaded, passes)
-    agree = _print_agreement(passes)
-    _print_speed(passes, profiles, arguments.dtype, threads)
+    try:
+        arms, report = make(loaded.model, names)
+    except ValueError as reason:
+        print(f"   {reason}")
+        return False
+    steps = arguments.tokens - 1
+    with tqdm(total=len(arms) * arguments.tokens, desc="   decoding", unit="token", leave=False) as bar:
+        for arm in arms.values():  # not measured: the first calls allocate, and a compiled step is compiled
+            arm.prefill(loaded.prompt, steps + 3)
+            for _ in range(3):
+                arm.step(profiled=False)
+            arm.forget()
+        for _ in range(_PREFILLS):
+            for arm in arms.values():
+                arm.prefill(loaded.prompt, steps)
+        bar.update(len(arms))
+        order = list(arms.values())
+        for _ in range(steps):  # step by step in turn, so that all arms see the same machine
+            for arm in order:
+                arm.step()
+                bar.update()
+            order.append(order.pop(0))
+    if report is not None:
+        print("   replaced:")
+        for line in str(report).splitlines():
+            print(f"   {line}")
+    _print_texts(loaded, arms)
+    agree = _print_agreement(arms)
+    print(f"   {arguments.dtype}, {threads} thread{'s' if threads > 1 else ''}, {len(loaded.prompt)} tokens of prompt")
+    _print_speed(arms, len(loaded.prompt))
+    _print_parts(arms)
     # In 16 bits a near tie between two tokens may fall either way; in float32 it must not.
     return agree or arguments.dtype != "float32"
 
 
-def _set(model: Any, arm: str) -> Any:
-    """Puts the model into an arm; -> the report where that patched it."""
-    from ..models import is_patched
-
-    if arm == "patched" and not is_patched(model):
-        return patch(model)
-    if arm == "eager" and is_patched(model):
-        unpatch(model)
-    return None
-
-
-def _decode(model: Any, prompt: List[int], steps: int, bar: Any, profile: Sampler) -> Pass:
-    """Greedy decoding: the prompt in one call, then `steps` calls of one token, which are profiled."""
-    import torch
-    from transformers import DynamicCache
-
-    tokens, seconds = [], []
-    cache = DynamicCache(config=model.config)
-    with torch.inference_mode():
-
-        def step(ids: Any) -> Any:
-            logits = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-            ids = logits[:, -1].argmax(-1, keepdim=True)
-            tokens.append(int(ids))
-            bar.update()
-            return ids
-
-        ids = step(torch.tensor([prompt]))
-        with profile if Sampler.available() else nullcontext():
-            for _ in range(steps):
-                start = time.perf_counter()
-                ids = step(ids)
-                seconds.append(time.perf_counter() - start)
-    return Pass(tokens, seconds)
-
-
-def _print_texts(loaded: Loaded, passes: Dict[str, List[Pass]]) -> None:
-    for arm in ("eager", "patched"):
-        tokens = passes[arm][0].tokens
+def _print_texts(loaded: Loaded, arms: Dict[str, Arm]) -> None:
+    for name, arm in arms.items():
         if loaded.tokenizer is None:
-            text = " ".join(map(str, tokens))
+            text = " ".join(map(str, arm.tokens))
         else:
-            text = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip().replace("\n", "\n            ")
-        print(f"   {arm + ':':9}{text}")
+            text = loaded.tokenizer.decode(arm.tokens, skip_special_tokens=True).strip()
+        print(f"   {name + ':':10}" + text.replace("\n", "\n" + " " * 13))
 
 
-def _print_agreement(passes: Dict[str, List[Pass]]) -> bool:
-    eager, patched = passes["eager"][0].tokens, passes["patched"][0].tokens
-    same = next((i for i, pair in enumerate(zip(eager, patched)) if pair[0] != pair[1]), len(eager))
-    if same == len(eager):
-        print(f"   tokens agree: all {same}")
-        return True
-    print(f"   tokens agree: the first {same} of {len(eager)}; then two candidates tie within the dtype's rounding")
-    return False
+def _print_agreement(arms: Dict[str, Arm]) -> bool:
+    first, *others = arms.values()
+    agree = True
+    for arm in others:
+        pairs = list(zip(first.tokens, arm.tokens))
+        same = next((i for i, (one, other) in enumerate(pairs) if one != other), len(pairs))
+        if same == len(pairs):
+            print(f"   {arm.name} decoded the tokens of {first.name}: all {same} agree")
+        else:
+            agree = False
+            print(
+                f"   {arm.name} decoded the first {same} of {len(pairs)} tokens of {first.name}; "
+                "from there on the texts differ"
+            )
+    return agree
 
 
-def _print_speed(passes: Dict[str, List[Pass]], profiles: Dict[str, Sampler], dtype: str, threads: int) -> None:
-    step = {arm: _median([s for one in passes[arm] for s in one.seconds]) for arm in passes}
-    print(f"   {dtype}, {threads} thread{'s' if threads > 1 else ''}; a decode step of one token, median")
-    print(f"   {'':24}{'eager':>13}{'patched':>13}{'ratio':>8}")
-    rates = 1 / step["eager"], 1 / step["patched"]
-    print(f"   {'tokens per second':24}{rates[0]:13.1f}{rates[1]:13.1f}{rates[1] / rates[0]:8.2f}")
+def _print_speed(arms: Dict[str, Arm], prompt: int) -> None:
+    base = next(iter(arms.values()))
+    print(f"   {'':12}{'first token':>14}{'prefill':>16}{'decode':>16}{'against ' + base.name:>18}")
+    for name, arm in arms.items():
+        first, step = median(arm.first), arm.step_seconds()
+        ratio = base.step_seconds() / step
+        print(f"   {name:12}{first * 1e3:11.1f} ms{prompt / first:10.1f} tok/s{1 / step:10.1f} tok/s{ratio:17.2f}x")
+
+
+def _print_parts(arms: Dict[str, Arm]) -> None:
     if not Sampler.available():
-        print("   no interval timer on this platform: the step is not taken apart")
+        print("   no interval timer on this platform: a decode step is not taken apart")
         return
-    shares = {arm: profile.shares() for arm, profile in profiles.items()}
-    for share in shares.values():
-        share["seams"] = sum(share[name] for name in SEAMS)
-    for name in ("seams", *PARTS):
-        before, after = (shares[arm][name] * step[arm] * 1e3 for arm in ("eager", "patched"))
-        ratio = f"{after / before:8.2f}" if before else f"{'':8}"
-        title = f"  {name}" if name in SEAMS else name
-        print(f"   {title:24}{before:10.2f} ms{after:10.2f} ms{ratio}")
-    counts = "/".join(str(sum(profiles[arm].samples.values())) for arm in ("eager", "patched"))
-    print(
-        f"   seams' share of a step: {shares['eager']['seams']:.0%} eager, {shares['patched']['seams']:.0%} patched "
-        f"(from {counts} samples of the running model)"
-    )
-
-
-def _median(values: List[float]) -> float:
-    return sorted(values)[len(values) // 2]
+    shown = {name: arm.parts() for name, arm in arms.items() if name != "compiled"}
+    if not shown:
+        return
+    print("   where a decode step goes, in ms" + "".join(f"{name:>12}" for name in shown))
+    for parts in shown.values():
+        parts["seams"] = sum(parts[name] for name in SEAMS)
+    for part in ("seams", *PARTS):
+        title = f"  {part}" if part in SEAMS else part
+        print(f"   {title:31}" + "".join(f"{parts[part] * 1e3:12.2f}" for parts in shown.values()))
+    line = "   seams' share of a step: "
+    shares = [f"{parts['seams'] / arms[name].step_seconds():.0%} {name}" for name, parts in shown.items()]
+    counts = "/".join(str(arms[name].sample_count()) for name in shown)
+    print(line + ", ".join(shares) + f" (from {counts} samples of the running models)")
+    if {"eager", "patched"} <= set(shown) and shown["eager"]["seams"]:
+        ratio = shown["patched"]["seams"] / shown["eager"]["seams"]
+        print(f"   the patched seams take {ratio:.2f} of their eager time")

@@ -71,8 +71,12 @@ def part_of(code: Any, owner: str) -> Optional[str]:
     """
     folder, file = os.path.split(code.co_filename)
     if folder == os.path.join(_PACKAGE, "models"):
-        names = _OWN.get(file, {"": ATTENTION})  # a family's own file holds its attention
-        return names.get(code.co_name, names[""])
+        if file in _OWN:
+            return _OWN[file].get(code.co_name, _OWN[file][""])
+        # A family's own file: its attention, and a layer or MLP that no other family has.
+        if code.co_name.endswith("_layer_forward"):
+            return NORMS
+        return PRODUCTS if code.co_name.endswith("_mlp_forward") else ATTENTION
     if folder.endswith(os.path.join("torch", "nn", "modules")):
         if file == "linear.py":
             return PROJECTIONS

@@ -119,26 +119,40 @@ def load(name: str, dtype: Any, prompt: Optional[str], progress: Any) -> Loaded:
     Raises:
         Unavailable: the weights, or a package that reads them, cannot be had.
     """
-    source = SOURCES[name]
     progress("checking the model file")
     path = locate(name)
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise Unavailable(f"{package} is not installed, which transformers needs to read a GGUF file")
+    return load_local(path, dtype, prompt or SOURCES[name].prompt, progress)
+
+
+def load_local(path: Path, dtype: Any, prompt: Optional[str], progress: Any) -> Loaded:
+    """Loads a model folder as `save_pretrained` writes it, or a GGUF file (dequantized).
+
+    Args:
+        path: the folder or file.
+        dtype, progress: as `load`.
+        prompt: the text to continue, or None for a general one.
+
+    Raises:
+        FileNotFoundError: there is no such folder or file.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    if not path.exists():
+        raise FileNotFoundError(f"path must be a model folder or a GGUF file, got {path}, which does not exist")
+    folder, options, extra = path, {}, {}
+    if path.is_file():
+        folder, options = path.parent, {"gguf_file": path.name}
+        extra = {"quantization_config": GgufConfig(gguf_file=path.name, dequantize=True)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         progress("reading the tokenizer")
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        progress("reading and dequantizing the weights")
-        model = AutoModelForCausalLM.from_pretrained(
-            path.parent,
-            gguf_file=path.name,
-            quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
-            dtype=dtype,
-        )
-    return Loaded(model.eval(), tokenizer, _tokens(tokenizer, prompt or source.prompt))
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        progress("reading the weights")
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options, **extra)
+    return Loaded(model.eval(), tokenizer, _tokens(tokenizer, prompt or "Once upon a time there was"))
 
 
 def _tokens(tokenizer: Any, prompt: str) -> List[int]:
@@ -148,11 +162,12 @@ def _tokens(tokenizer: Any, prompt: str) -> List[int]:
         return list(tokenizer(text, add_special_tokens=False).input_ids)
     ids = list(tokenizer(prompt).input_ids)
     # A tokenizer made from a GGUF file does not add the first token that the model was trained with.
-    return ids if ids[:1] == [tokenizer.bos_token_id] else [tokenizer.bos_token_id, *ids]
+    first = tokenizer.bos_token_id
+    return ids if first is None or ids[:1] == [first] else [first, *ids]
 
 
-def random_model(name: str, dtype: Any) -> Loaded:
-    """A model of a source's shape with random weights, and a prompt of random tokens."""
+def random_model(name: str, dtype: Any, prompt: bool = True) -> Loaded:
+    """A model of a source's shape with random weights, and a prompt of 32 random tokens or none."""
     import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
@@ -192,4 +207,5 @@ def random_model(name: str, dtype: Any) -> Loaded:
             )
     finally:
         torch.set_default_dtype(previous)
-    return Loaded(model.eval(), None, torch.randint(3, model.config.vocab_size, (32,)).tolist())
+    ids = torch.randint(3, model.config.vocab_size, (32,)).tolist() if prompt else []
+    return Loaded(model.eval(), None, ids)
