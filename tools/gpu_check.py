@@ -19,7 +19,6 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -28,33 +27,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from gpu_timing import machine  # noqa: E402
+
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
-
-
-def output_of(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def machine() -> Dict[str, Any]:
-    import torch
-
-    fields = "name,driver_version,clocks.max.sm,clocks.max.mem,power.limit,memory.total"
-    values = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader")
-    return {
-        "host": platform.node(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "nvcc": output_of("nvcc", "--version").splitlines()[-1:],
-        "gpu": dict(zip(fields.split(","), values.split(", "))),
-        "commit": output_of("git", "rev-parse", "HEAD"),
-        "modified": bool(output_of("git", "status", "--porcelain", "--untracked-files=no")),
-    }
 
 
 def pytest_command(*arguments: str) -> List[str]:

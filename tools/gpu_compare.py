@@ -30,7 +30,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT), str(ROOT / "tools")]
 
-from gpu_timing import GraphTimer, interleaved, median_time, warm_up  # noqa: E402
+from gpu_timing import GraphTimer, interleaved, machine, median_time, warm_up  # noqa: E402
 
 from cuda import harness  # noqa: E402
 
@@ -300,9 +300,7 @@ def main() -> None:
         print(json.dumps({**cell, **medians, **({"failed": failed} if failed else {})}), flush=True)
         torch._dynamo.reset()
     result = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
+        "machine": machine(),
         "dtype": options.dtype,
         "peers": peers.describe(),
         "floor": {

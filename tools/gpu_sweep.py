@@ -22,7 +22,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT), str(ROOT / "tools")]
 
-from gpu_timing import median_time, warm_up  # noqa: E402
+from gpu_timing import machine, median_time, warm_up  # noqa: E402
 
 from cuda import harness  # noqa: E402
 from cuda.harness import ANY, LANES, REGISTERS, Plan  # noqa: E402
@@ -139,9 +139,7 @@ def main() -> None:
     options = parser.parse_args()
     warm_up()
     result = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
+        "machine": machine(),
         "plan": list(Plan._fields),
         "kernels": {"registers": REGISTERS, "lanes": LANES, "any": ANY},
         "floor": floors(),

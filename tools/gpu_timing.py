@@ -5,10 +5,43 @@ A node's time holds the kernel and the gap to its neighbour, so an empty kernel'
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
+import subprocess
+import time
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
 import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def output_of(*command: str) -> str:
+    """What a command prints, or nothing where it fails or is missing."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def machine() -> Dict[str, Any]:
+    """What a reader needs to judge a number. Where there is no git, `EDGE_OPS_COMMIT` names the commit."""
+    fields = "name,driver_version,clocks.max.sm,clocks.max.mem,power.limit,memory.total"
+    values = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader")
+    return {
+        "host": platform.node(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nvcc": output_of("nvcc", "--version").splitlines()[-1:],
+        "gpu": dict(zip(fields.split(","), values.split(", "))),
+        "commit": output_of("git", "rev-parse", "HEAD") or os.environ.get("EDGE_OPS_COMMIT", ""),
+        "modified": bool(output_of("git", "status", "--porcelain", "--untracked-files=no")),
+    }
 
 
 class GraphTimer:

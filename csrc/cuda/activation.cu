@@ -9,9 +9,9 @@ namespace {
 struct Activation {
   const void* x;  // gate, then up
   void* out;
-  int64_t x_stride, out_stride, d;
-  uint32_t vectors;     // of all rows
-  Divisor row_vectors;  // vectors of a row
+  int32_t x_stride, out_stride, up;  // bytes; up: from the gate to its up
+  uint32_t vectors;                  // of all rows
+  Divisor row_vectors;               // vectors of a row
 };
 
 template <class T, bool kGelu, int kVector>
@@ -23,7 +23,7 @@ __device__ __forceinline__ Bits<kVector * T::kSize> gated(const Bits<kVector * T
 #pragma unroll
     for (int i = 0; i < kVector; i++) g[i] = gate<T, kGelu>(g[i]);
   } else {
-    if (all_within<T>(gates.word, kQuickGate<kGelu>)) {
+    if (__builtin_expect(all_within<T>(gates.word, kQuickGate<kGelu>), 1)) {
 #pragma unroll
       for (int i = 0; i < kVector; i++) g[i] = gate_quick<kGelu>(g[i]);
     } else {
@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(1024) gate_vectors(const Activation op) {
     const uint32_t index = (blockIdx.x * kRepeats + k) * blockDim.x + threadIdx.x;
     const uint32_t row = op.row_vectors.quotient(index), column = index - row * op.row_vectors.value;
     active[k] = index < op.vectors;
-    x[k] = at<T>(op.x, int64_t{row} * op.x_stride + column * kVector);
-    out[k] = at<T>(op.out, int64_t{row} * op.out_stride + column * kVector);
+    x[k] = step(step(op.x, row, op.x_stride), column, kBytes);
+    out[k] = step(step(op.out, row, op.out_stride), column, kBytes);
   }
-  warm_addresses(x[0], at<T>(x[0], op.d), out[0]);
+  warm_addresses(x[0], step(x[0], 1, op.up), out[0]);
   wait_for_previous_kernel();
   let_next_kernel_start();
   Bits<kBytes> gates[kRepeats], ups[kRepeats];
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(1024) gate_vectors(const Activation op) {
   for (int k = 0; k < kRepeats; k++) {
     if (!active[k]) continue;
     gates[k] = load_bits<kBytes>(x[k]);
-    ups[k] = load_bits<kBytes>(at<T>(x[k], op.d));
+    ups[k] = load_bits<kBytes>(step(x[k], 1, op.up));
   }
 #pragma unroll
   for (int k = 0; k < kRepeats; k++) {
@@ -72,21 +72,22 @@ __global__ void __launch_bounds__(1024) gate_vectors(const Activation op) {
 constexpr int kAnyThreads = 256;
 
 struct ActivationAny {
-  Activation op;
+  const void* x;
+  void* out;
   Nested<2> layout;  // of x and out
-  int64_t first_row;
+  int64_t d, first_row;
 };
 
 template <class T, bool kGelu>
-__global__ void __launch_bounds__(kAnyThreads) gate_any(const ActivationAny any) {
+__global__ void __launch_bounds__(kAnyThreads) gate_any(const ActivationAny op) {
   int64_t offset[2];
-  any.layout.offsets(any.first_row + blockIdx.x, offset);
-  const void* x = at<T>(any.op.x, offset[0]);
-  void* out = at<T>(any.op.out, offset[1]);
+  op.layout.offsets(op.first_row + blockIdx.x, offset);
+  const void* x = at<T>(op.x, offset[0]);
+  void* out = at<T>(op.out, offset[1]);
   wait_for_previous_kernel();
   let_next_kernel_start();
-  for (int64_t i = threadIdx.x; i < any.op.d; i += kAnyThreads)
-    store_one<T>(out, i, gate<T, kGelu>(load_one<T>(x, i)) * load_one<T>(x, any.op.d + i));
+  for (int64_t i = threadIdx.x; i < op.d; i += kAnyThreads)
+    store_one<T>(out, i, gate<T, kGelu>(load_one<T>(x, i)) * load_one<T>(x, op.d + i));
 }
 
 // --- routes -----------------------------------------------------------------------------
@@ -101,7 +102,8 @@ struct Request {
 
   bool vectors_fit(int vector) const {
     const int64_t item = element_size(op.x.dtype), bytes = vector * item < 16 ? vector * item : 16;
-    return walk.rank <= 1 && d % vector == 0 && d / vector <= kMaxIndex && d * item % bytes == 0 &&
+    return walk.rank <= 1 && d % vector == 0 && d * item % bytes == 0 && is_short(walk.run_stride(0) * item) &&
+           is_short(walk.run_stride(1) * item) && is_short(d * item) && d / vector <= kMaxIndex &&
            aligned(op.x, walk.run_stride(0), bytes) && aligned(op.out, walk.run_stride(1), bytes);
   }
 };
@@ -110,10 +112,13 @@ struct Request {
 // want wide loads.
 Plan plan_for(const Request& request) {
   const int64_t elements = request.walk.count * request.d;
-  Plan plan = elements < (1 << 14)   ? Plan{Plan::kRegisters, 2, 1, 256, true}
-              : elements < (5 << 17) ? Plan{Plan::kRegisters, 4, 1, 256, true}
-              : elements < (3 << 19) ? Plan{Plan::kRegisters, 8, 1, 128, true}
-                                     : Plan{Plan::kRegisters, 8, 2, 128, true};
+  Plan plan = elements < (1 << 14)    ? Plan{Plan::kRegisters, 2, 1, 256, true}
+              : elements < (11 << 15) ? Plan{Plan::kRegisters, 2, 1, 512, true}
+              : elements < (5 << 17)  ? Plan{Plan::kRegisters, 4, 1, 256, true}
+              : elements < (9 << 17)  ? Plan{Plan::kRegisters, 4, 1, 512, true}
+              : elements < (1 << 21)  ? Plan{Plan::kRegisters, 8, 1, 128, true}
+              : elements < (1 << 22)  ? Plan{Plan::kRegisters, 8, 1, 256, true}
+                                      : Plan{Plan::kRegisters, 8, 2, 128, true};
   while (plan.elements > 1 && !request.vectors_fit(plan.elements)) plan.elements /= 2, plan.repeats = 1;
   if (!request.vectors_fit(plan.elements)) return {Plan::kAny, 1, 1, kAnyThreads, true};
   return plan;
@@ -144,17 +149,11 @@ Kernel kernel_for(int vector, int repeats) {
 template <class T, bool kGelu>
 cudaError_t launch_for(const Request& request, const Plan& plan, const Target& target) {
   const Walk<2>& walk = request.walk;
-  Activation op;
-  op.x = request.op.x.data;
-  op.out = request.op.out.data;
-  op.x_stride = walk.run_stride(0);
-  op.out_stride = walk.run_stride(1);
-  op.d = request.d;
   if (plan.kernel == Plan::kAny) {
-    ActivationAny any{op, Nested<2>(walk), 0};
-    for (; any.first_row < walk.count; any.first_row += kMaxIndex) {
-      const int64_t blocks = walk.count - any.first_row < kMaxIndex ? walk.count - any.first_row : kMaxIndex;
-      const cudaError_t error = launch(gate_any<T, kGelu>, blocks, kAnyThreads, any, plan.dependent, target);
+    ActivationAny op{request.op.x.data, request.op.out.data, Nested<2>(walk), request.d, 0};
+    for (; op.first_row < walk.count; op.first_row += kMaxIndex) {
+      const int64_t blocks = walk.count - op.first_row < kMaxIndex ? walk.count - op.first_row : kMaxIndex;
+      const cudaError_t error = launch(gate_any<T, kGelu>, blocks, kAnyThreads, op, plan.dependent, target);
       if (error != cudaSuccess) return error;
     }
     return cudaSuccess;
@@ -163,6 +162,12 @@ cudaError_t launch_for(const Request& request, const Plan& plan, const Target& t
   if (kernel == nullptr || !request.vectors_fit(plan.elements) || plan.threads % 32 != 0 || plan.threads > 1024)
     return cudaErrorInvalidConfiguration;
   const int64_t row_vectors = request.d / plan.elements, slice = kMaxIndex / row_vectors;
+  Activation op;
+  op.x = request.op.x.data;
+  op.out = request.op.out.data;
+  op.x_stride = bytes_of_stride(request.op.x, walk.run_stride(0));
+  op.out_stride = bytes_of_stride(request.op.out, walk.run_stride(1));
+  op.up = static_cast<int32_t>(request.d * T::kSize);
   op.row_vectors = Divisor(static_cast<uint32_t>(row_vectors));
   for (int64_t first = 0; first < walk.count; first += slice) {
     const int64_t rows = walk.count - first < slice ? walk.count - first : slice;
@@ -170,8 +175,8 @@ cudaError_t launch_for(const Request& request, const Plan& plan, const Target& t
     const cudaError_t error = launch(kernel, ceil_div(op.vectors, int64_t{plan.threads} * plan.repeats), plan.threads,
                                      op, plan.dependent, target);
     if (error != cudaSuccess) return error;
-    op.x = static_cast<const char*>(op.x) + slice * op.x_stride * T::kSize;
-    op.out = static_cast<char*>(op.out) + slice * op.out_stride * T::kSize;
+    op.x = static_cast<const char*>(op.x) + slice * op.x_stride;
+    op.out = static_cast<char*>(op.out) + slice * op.out_stride;
   }
   return cudaSuccess;
 }

@@ -16,7 +16,9 @@ struct Request {
   Walk<kTensors> tokens;
 
   explicit Request(const QkRope& op_)
-      : op(op_), first(op_.query.in.present() ? op_.query.in : op_.key.in), size(first.size(1)),
+      : op(op_),
+        first(op_.query.in.present() ? op_.query.in : op_.key.in),
+        size(first.size(1)),
         rotary_dim(op_.cos_sin_cache.shape[1]) {
     const QkRope::Heads &query = op.query.in.present() ? op.query : op.key,
                         &key = op.key.in.present() ? op.key : op.query;
@@ -27,8 +29,8 @@ struct Request {
       position_strides[d] = op.positions.rank == rank ? op.positions.stride[d] : flat;
       flat *= first.shape[d];
     }
-    tokens = walk_rows<kTensors>(
-        rank, first.shape, {query.in.stride, query.out.stride, key.in.stride, key.out.stride, position_strides});
+    tokens = walk_rows<kTensors>(rank, first.shape,
+                                 {query.in.stride, query.out.stride, key.in.stride, key.out.stride, position_strides});
   }
 
   bool rotates() const { return rotary_dim > 0 && op.cos_sin_cache.shape[0] > 0; }
@@ -54,10 +56,13 @@ struct Request {
     return level < tokens.rank ? tokens.stride[tensor][tokens.rank - 1 - level] : 0;
   }
 
-  bool aligned_by(const Tensor& t, int first_tensor, int64_t bytes) const {
-    const int64_t item = element_size(t.dtype);
-    return aligned(t.data, bytes) && t.stride[t.rank - 2] * item % bytes == 0 &&
-           stride(first_tensor, 0) * item % bytes == 0 && stride(first_tensor, 1) * item % bytes == 0;
+  bool aligned_by(const Tensor& t, int tensor, int64_t bytes) const {
+    bool fits = aligned(t.data, bytes);
+    for (const int64_t elements : {t.stride[t.rank - 2], stride(tensor, 0), stride(tensor, 1)}) {
+      const int64_t step = elements * element_size(t.dtype);
+      fits = fits && step % bytes == 0 && is_short(step);
+    }
+    return fits;
   }
 
   // Whether an index of one launch can reach every head of the inner level of tokens.
@@ -83,8 +88,11 @@ struct Request {
     }
     const Tensor& cache = op.cos_sin_cache;
     const int64_t bytes = bytes_of(vector / 2, cache.dtype), item = element_size(cache.dtype);
-    return !rotates() || (aligned(cache.data, bytes) && cache.stride[0] * item % bytes == 0 &&
-                          rotary_dim / 2 * item % bytes == 0);
+    const int64_t position = element_size(op.positions.dtype);
+    return is_short(stride(kPositions, 0) * position) && is_short(stride(kPositions, 1) * position) &&
+           (!rotates() ||
+            (aligned(cache.data, bytes) && cache.stride[0] * item % bytes == 0 && is_short(cache.stride[0] * item) &&
+             cache.shape[0] <= INT32_MAX && rotary_dim / 2 * item % bytes == 0));
   }
 };
 
@@ -120,14 +128,17 @@ Plan plan_for(const Request& request) {
   Plan plan;
   if (normalize) {
     plan = elements < (1 << 17)   ? Plan{Plan::kRegisters, 4, 1, 128, true}
-           : elements < (1 << 20) ? Plan{Plan::kRegisters, 8, 1, 128, true}
-           : elements < (1 << 22) ? Plan{Plan::kRegisters, 8, 1, 256, true}
+           : elements < (1 << 18) ? Plan{Plan::kRegisters, 4, 1, 64, true}
+           : elements < (1 << 21) ? Plan{Plan::kRegisters, 8, 1, 128, true}
+           : elements < (1 << 22) ? Plan{Plan::kRegisters, 8, 2, 128, true}
                                   : Plan{Plan::kRegisters, 8, 4, 128, true};
   } else {
     plan = elements < (1 << 16)   ? Plan{Plan::kRegisters, 4, 1, 128, true}
            : elements < (1 << 18) ? Plan{Plan::kRegisters, 4, 2, 128, true}
            : elements < (1 << 20) ? Plan{Plan::kRegisters, 4, 2, 256, true}
-                                  : Plan{Plan::kRegisters, 8, 4, 128, true};
+           : elements < (1 << 21) ? Plan{Plan::kRegisters, 4, 4, 128, true}
+           : elements < (3 << 20) ? Plan{Plan::kRegisters, 4, 2, 128, true}
+                                  : Plan{Plan::kRegisters, 4, 4, 256, true};
   }
   if (shape_for(request, plan.elements).pieces != 0) return plan;
   plan.elements = plan.elements == 4 ? 8 : 4;  // the other width may fit where this one does not
@@ -180,12 +191,13 @@ Rotation rotation_of(const Request& request) {
   Rotation r;
   r.positions = op.positions.data;
   r.positions_are_int64 = op.positions.dtype == DType::kInt64;
-  r.position_token = request.stride(Request::kPositions, 0);
-  r.position_outer = request.stride(Request::kPositions, 1);
-  r.cache = op.cos_sin_cache.data;
+  r.position_token = bytes_of_stride(op.positions, request.stride(Request::kPositions, 0));
+  r.position_outer = bytes_of_stride(op.positions, request.stride(Request::kPositions, 1));
+  // Without a rotation the cache may be empty; some address that can be warmed stands for it.
+  r.cache = request.rotates() ? op.cos_sin_cache.data : op.positions.data;
   r.cache_is_float32 = op.cos_sin_cache.dtype == DType::kFloat32;
-  r.cache_stride = op.cos_sin_cache.stride[0];
-  r.cache_rows = request.rotates() ? op.cos_sin_cache.shape[0] : 0;
+  r.cache_stride = bytes_of_stride(op.cos_sin_cache, op.cos_sin_cache.stride[0]);
+  r.cache_rows = request.rotates() ? static_cast<int32_t>(op.cos_sin_cache.shape[0]) : 0;
   r.half = request.rotates() ? static_cast<int32_t>(request.rotary_dim / 2) : 0;
   r.interleaved = op.interleaved;
   return r;
@@ -193,16 +205,19 @@ Rotation rotation_of(const Request& request) {
 
 Side side_of(const Request& request, bool key) {
   const QkRope::Heads& heads = key ? request.op.key : request.op.query;
-  const int in = key ? Request::kKeyIn : Request::kQueryIn;
+  const int in = key ? Request::kKeyIn : Request::kQueryIn, out = in + 1;
   Side side = {};
   if (!heads.in.present()) return side;
   side.in = heads.in.data;
   side.out = heads.out.data;
   side.weight = request.op.normalize && heads.weight.present() ? heads.weight.data : nullptr;
   side.weight_is_float32 = heads.weight.dtype == DType::kFloat32;
-  side.in_token = request.stride(in, 0), side.in_outer = request.stride(in, 1);
-  side.out_token = request.stride(in + 1, 0), side.out_outer = request.stride(in + 1, 1);
-  side.in_head = heads.in.stride[heads.in.rank - 2], side.out_head = heads.out.stride[heads.out.rank - 2];
+  side.in_token = bytes_of_stride(heads.in, request.stride(in, 0));
+  side.in_outer = bytes_of_stride(heads.in, request.stride(in, 1));
+  side.in_head = bytes_of_stride(heads.in, heads.in.stride[heads.in.rank - 2]);
+  side.out_token = bytes_of_stride(heads.out, request.stride(out, 0));
+  side.out_outer = bytes_of_stride(heads.out, request.stride(out, 1));
+  side.out_head = bytes_of_stride(heads.out, heads.out.stride[heads.out.rank - 2]);
   side.heads = static_cast<int32_t>(heads.in.size(2));
   return side;
 }
@@ -218,8 +233,6 @@ cudaError_t launch_registers(const Request& request, const Plan& plan, const Tar
   if (shape.pieces == 0) return cudaErrorInvalidConfiguration;
   const Kernel kernel = kernel_for<T>(shape, request.op.normalize, plan.repeats);
   Heads op;
-  op.query = side_of(request, false);
-  op.key = side_of(request, true);
   op.rotation = rotation_of(request);
   op.size = static_cast<int32_t>(request.size);
   op.mean = mean_of(request);
@@ -227,34 +240,41 @@ cudaError_t launch_registers(const Request& request, const Plan& plan, const Tar
   // Rotation alone passes the storage type's values on.
   op.round_normalized = request.op.round_normalized || !request.op.normalize;
   op.lane_bits = 0;
-  const int64_t lanes_needed = shape.lanes != 0 ? shape.lanes : op.rotation.half / shape.vector;
-  while ((int64_t{1} << op.lane_bits) < lanes_needed) op.lane_bits++;
-  const int lanes = 1 << op.lane_bits;
+  const int64_t lanes = shape.lanes != 0 ? shape.lanes : op.rotation.half / shape.vector;
+  while ((int64_t{1} << op.lane_bits) < lanes) op.lane_bits++;
+  const int64_t groups = plan.threads >> op.lane_bits;  // a block
   if (kernel == nullptr || plan.threads % 32 != 0 || plan.threads > 512) return cudaErrorInvalidConfiguration;
-  op.query.items = static_cast<int32_t>(ceil_div(op.query.heads, plan.repeats));
-  op.key.items = static_cast<int32_t>(ceil_div(op.key.heads, plan.repeats));
-  const int64_t token_items = int64_t{op.query.items} + op.key.items;
-  op.token_items = Divisor(static_cast<uint32_t>(token_items));
+  int64_t items[2];  // of a token
+  for (const bool key : {false, true}) {
+    Side& side = op.sides[key];
+    side = side_of(request, key);
+    items[key] = ceil_div(side.heads, plan.repeats);
+    if (items[key] > 0) side.token_items = Divisor(static_cast<uint32_t>(items[key]));
+  }
 
   // Slices of the outermost level of tokens, so that an index fits 31 bits.
   const Walk<Request::kTensors>& tokens = request.tokens;
   const int level = tokens.rank == 2 ? 1 : 0;
   const int64_t inner = level == 1 ? tokens.run() : 1, outer = tokens.count / inner;
   if (level == 1) op.inner_tokens = Divisor(static_cast<uint32_t>(inner));
-  const int64_t slice = kMaxIndex / (inner * token_items), item = T::kSize;
+  const int64_t slice = kMaxIndex / (inner * request.heads());
   for (int64_t first = 0; first < outer; first += slice) {
     const int64_t count = outer - first < slice ? outer - first : slice;
-    op.items = static_cast<uint32_t>(count * inner * token_items);
-    const cudaError_t error =
-        launch(kernel, ceil_div(op.items, plan.threads / lanes), plan.threads, op, plan.dependent, target);
+    int64_t blocks[2];
+    for (const bool key : {false, true}) {
+      op.sides[key].items = static_cast<uint32_t>(count * inner * items[key]);
+      blocks[key] = ceil_div(op.sides[key].items, groups);
+    }
+    op.query_blocks = static_cast<int32_t>(blocks[0]);
+    const cudaError_t error = launch(kernel, blocks[0] + blocks[1], plan.threads, op, plan.dependent, target);
     if (error != cudaSuccess) return error;
     int tensor = 0;
-    for (Side* side : {&op.query, &op.key}) {
-      side->in = static_cast<const char*>(side->in) + slice * request.stride(tensor++, level) * item;
-      side->out = static_cast<char*>(side->out) + slice * request.stride(tensor++, level) * item;
+    const auto past = [&](const Tensor& t) { return slice * request.stride(tensor++, level) * element_size(t.dtype); };
+    for (Side& side : op.sides) {
+      side.in = static_cast<const char*>(side.in) + past(request.first);
+      side.out = static_cast<char*>(side.out) + past(request.first);
     }
-    op.rotation.positions = static_cast<const char*>(op.rotation.positions) +
-                            slice * request.stride(tensor, level) * element_size(request.op.positions.dtype);
+    op.rotation.positions = static_cast<const char*>(op.rotation.positions) + past(request.op.positions);
   }
   return cudaSuccess;
 }
@@ -262,24 +282,39 @@ cudaError_t launch_registers(const Request& request, const Plan& plan, const Tar
 template <class T>
 cudaError_t launch_any(const Request& request, const Plan& plan, const Target& target) {
   for (const bool key : {false, true}) {
-    HeadsAny op;
-    op.side = side_of(request, key);
-    if (op.side.in == nullptr || op.side.heads == 0) continue;
-    op.rotation = rotation_of(request);
-    Walk<3> walk;
+    const QkRope::Heads& heads = key ? request.op.key : request.op.query;
+    if (!heads.in.present() || heads.in.size(2) == 0) continue;
     const int in = key ? Request::kKeyIn : Request::kQueryIn;
+    Walk<3> walk;
     for (int d = 0; d < request.tokens.rank; d++) {
       const auto& stride = request.tokens.stride;
       walk.push(request.tokens.size[d], {stride[in][d], stride[in + 1][d], stride[Request::kPositions][d]});
     }
+    const Tensor& cache = request.op.cos_sin_cache;
+    HeadsAny op;
+    op.in = heads.in.data;
+    op.out = heads.out.data;
+    op.weight = request.op.normalize && heads.weight.present() ? heads.weight.data : nullptr;
+    op.positions = request.op.positions.data;
+    op.cache = cache.data;
     op.tokens = Nested<3>(walk);
+    op.in_head = heads.in.stride[heads.in.rank - 2];
+    op.out_head = heads.out.stride[heads.out.rank - 2];
+    op.cache_stride = cache.stride[0];
+    op.heads = heads.in.size(2);
     op.size = request.size;
+    op.cache_rows = request.rotates() ? cache.shape[0] : 0;
+    op.half = request.rotary_dim / 2;
     op.mean = mean_of(request);
     op.weight_offset = request.op.weight_offset;
+    op.positions_are_int64 = request.op.positions.dtype == DType::kInt64;
+    op.cache_is_float32 = cache.dtype == DType::kFloat32;
+    op.weight_is_float32 = heads.weight.dtype == DType::kFloat32;
+    op.interleaved = request.op.interleaved;
     op.round_normalized = request.op.round_normalized;
-    const int64_t heads = request.tokens.count * op.side.heads;
-    for (op.first_head = 0; op.first_head < heads; op.first_head += kMaxIndex) {
-      const int64_t blocks = heads - op.first_head < kMaxIndex ? heads - op.first_head : kMaxIndex;
+    const int64_t count = request.tokens.count * op.heads;
+    for (op.first_head = 0; op.first_head < count; op.first_head += kMaxIndex) {
+      const int64_t blocks = count - op.first_head < kMaxIndex ? count - op.first_head : kMaxIndex;
       const cudaError_t error = launch(request.op.normalize ? heads_any<T, true> : heads_any<T, false>, blocks,
                                        kAnyThreads, op, plan.dependent, target);
       if (error != cudaSuccess) return error;

@@ -12,36 +12,36 @@
 namespace edge_ops {
 namespace cuda {
 
-// Query or key.
+// Query or key. Strides in bytes.
 struct Side {
   const void* in;
   void* out;
   const void* weight;
-  int64_t in_token, in_outer, in_head, out_token, out_outer, out_head;  // strides
-  int32_t heads, items;  // an item: the heads of a token that one group works on
+  int32_t in_token, in_outer, in_head, out_token, out_outer, out_head;
+  int32_t heads;
+  uint32_t items;       // of all tokens; an item: the heads of a token that one group works on
+  Divisor token_items;  // of one token
   bool weight_is_float32;
 };
 
 struct Rotation {
   const void* positions;
   const void* cache;
-  int64_t position_token, position_outer, cache_stride;
-  int64_t cache_rows;  // 0 where nothing is rotated
-  int32_t half;        // rotary_dim / 2
+  int32_t position_token, position_outer, cache_stride;  // bytes
+  int32_t cache_rows;                                    // 0 where nothing is rotated
+  int32_t half;                                          // rotary_dim / 2
   bool positions_are_int64, cache_is_float32, interleaved;
 
-  __device__ __forceinline__ int64_t position(int64_t offset) const {
-    return positions_are_int64 ? static_cast<const int64_t*>(positions)[offset]
-                               : static_cast<const int32_t*>(positions)[offset];
+  __device__ __forceinline__ int64_t position(const void* at) const {
+    return positions_are_int64 ? *static_cast<const int64_t*>(at) : *static_cast<const int32_t*>(at);
   }
 };
 
 struct Heads {
-  Side query, key;
+  Side sides[2];  // query, key: blocks of the one, then blocks of the other
+  int32_t query_blocks;
   Rotation rotation;
-  Divisor token_items;   // items of a token
   Divisor inner_tokens;  // tokens of the inner level; value 0: there is one level
-  uint32_t items;        // of all tokens
   int32_t size;          // elements of a head that are read
   int32_t lane_bits;     // log2 of the lanes of a group, where the kernel leaves them open
   MeanSquare mean;
@@ -56,15 +56,15 @@ struct Angles {
   static constexpr int kPart = kVector / 2;
   Constant<T, kPart> cos_part[2], sin_part[2];
 
-  __device__ __forceinline__ void load(const Rotation& r, int64_t row, int first, int piece_stride) {
-    const int64_t cos_row = row * r.cache_stride, sin_row = cos_row + r.half;
+  __device__ __forceinline__ void load(const Rotation& r, int row, int first, int piece_stride) {
+    const void* cos_row = step(r.cache, row, r.cache_stride);
 #pragma unroll
     for (int p = 0; p < 2; p++) {
       int i = first < r.half ? first + p * kPart : first - r.half + p * kPart;
       if (r.interleaved) i = (first + p * piece_stride) / 2;
       if (i >= r.half) continue;
-      cos_part[p].load(r.cache, cos_row + i, r.cache_is_float32);
-      sin_part[p].load(r.cache, sin_row + i, r.cache_is_float32);
+      cos_part[p].load(cos_row, i, r.cache_is_float32);
+      sin_part[p].load(cos_row, i + r.half, r.cache_is_float32);
     }
   }
 
@@ -164,28 +164,35 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
   const bool within = kPieces == 2 && kLanes != 0 ? true : first < (kPieces == 2 ? r.half : op.size);
 
   // Which token, which heads. Lanes without work follow the first item, for the shuffles, and store nothing.
+  const bool is_key = static_cast<int>(blockIdx.x) >= op.query_blocks;
+  const Side& side = op.sides[is_key];
+  const unsigned block = blockIdx.x - (is_key ? op.query_blocks : 0);
   const unsigned groups = kLanes != 0 ? blockDim.x / lanes : blockDim.x >> op.lane_bits;
-  uint32_t index = blockIdx.x * groups + (kLanes != 0 ? threadIdx.x / lanes : threadIdx.x >> op.lane_bits);
-  const bool active = index < op.items && within;
-  if (index >= op.items) index = 0;
-  const uint32_t token = op.token_items.quotient(index);
-  int item = static_cast<int>(index - token * op.token_items.value);
-  const bool is_key = item >= op.query.items;
-  if (is_key) item -= op.query.items;
-  const Side& side = is_key ? op.key : op.query;
-  int64_t inner = token, outer = 0;
+  uint32_t index = block * groups + (kLanes != 0 ? threadIdx.x / lanes : threadIdx.x >> op.lane_bits);
+  const bool active = index < side.items && within;
+  if (index >= side.items) index = 0;
+  int token = side.token_items.quotient(index), outer = 0;
+  const int head = (index - token * side.token_items.value) * kHeads, heads = side.heads;
+  const void* in = step(side.in, head, side.in_head);
+  void* out = step(side.out, head, side.out_head);
+  const void* positions = r.positions;
   if (op.inner_tokens.value != 0) {
     outer = op.inner_tokens.quotient(token);
-    inner = token - outer * op.inner_tokens.value;
+    token -= outer * op.inner_tokens.value;
+    in = step(in, outer, side.in_outer);
+    out = step(out, outer, side.out_outer);
+    positions = step(positions, outer, r.position_outer);
   }
-  const int head = item * kHeads, heads = side.heads;
-  const void* in = at<T>(side.in, inner * side.in_token + outer * side.in_outer + head * side.in_head + first);
-  void* out = at<T>(side.out, inner * side.out_token + outer * side.out_outer + head * side.out_head + first);
+  in = at<T>(step(in, token, side.in_token), first);
+  out = at<T>(step(out, token, side.out_token), first);
+  positions = step(positions, token, r.position_token);
+  settle(out);
 
-  warm_addresses(in, out, side.weight, r.positions, r.cache);
+  warm_addresses(in, out, positions, r.cache);
+  if (kNormalize && side.weight != nullptr && threadIdx.x == 0 && block == 0) prefetch(side.weight);
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int64_t position = r.position(inner * r.position_token + outer * r.position_outer);
+  const int64_t position = r.position(positions);
   Bits<kBytes> bits[kHeads][kPieces];
 #pragma unroll
   for (int h = 0; h < kHeads; h++) {
@@ -193,7 +200,7 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
     for (int p = 0; p < kPieces; p++) {
       bits[h][p] = {};
       if (active && head + h < heads)
-        bits[h][p] = load_bits<kBytes>(at<T>(in, h * side.in_head + p * piece_stride));
+        bits[h][p] = load_bits<kBytes>(at<T>(step(in, h, side.in_head), p * piece_stride));
     }
   }
   Constant<T, kVector> weight[kPieces];
@@ -203,7 +210,7 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
   }
   const bool rotated = position >= 0 && position < r.cache_rows;
   Angles<T, kVector> angles;
-  if (rotated && within) angles.load(r, position, first, piece_stride);
+  if (rotated && within) angles.load(r, static_cast<int>(position), first, piece_stride);
 
   float inverse[kHeads];
   if constexpr (kNormalize) {
@@ -243,7 +250,7 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
     for (int p = 0; p < kPieces; p++) {
       // What is neither normalized nor rotated keeps its bits, those of a NaN too.
       const Bits<kBytes> result = kNormalize || rotated ? round_to<T>(v[p]) : bits[h][p];
-      store_bits(at<T>(out, h * side.out_head + p * piece_stride), result);
+      store_bits(at<T>(step(out, h, side.out_head), p * piece_stride), result);
     }
   }
 }
@@ -251,13 +258,16 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
 // --- any size, stride and alignment: a block a head ---------------------------------------
 
 struct HeadsAny {
-  Side side;  // heads and the head strides
-  Rotation rotation;
+  const void* in;
+  void* out;
+  const void* weight;
+  const void* positions;
+  const void* cache;
   Nested<3> tokens;  // of in, out and positions
-  int64_t size, first_head;
+  int64_t in_head, out_head, cache_stride, heads, size, cache_rows, half, first_head;
   MeanSquare mean;
   float weight_offset;
-  bool round_normalized;
+  bool positions_are_int64, cache_is_float32, weight_is_float32, interleaved, round_normalized;
 };
 
 constexpr int kAnyThreads = 128;
@@ -273,8 +283,7 @@ struct HeadReader {
     float v[1] = {load_one<T>(in, i)};
     if (!kNormalize) return v[0];
     v[0] *= inverse;
-    if (op.side.weight != nullptr)
-      v[0] *= load_constant<T>(op.side.weight, i, op.side.weight_is_float32) + op.weight_offset;
+    if (op.weight != nullptr) v[0] *= load_constant<T>(op.weight, i, op.weight_is_float32) + op.weight_offset;
     if (op.round_normalized) round_in_place<T>(v);
     return v[0];
   }
@@ -283,29 +292,29 @@ struct HeadReader {
 template <class T, bool kNormalize>
 __global__ void __launch_bounds__(kAnyThreads) heads_any(const HeadsAny op) {
   __shared__ PairCounter<kAnyThreads / 32> counter;
-  const Rotation& r = op.rotation;
-  const int64_t index = op.first_head + blockIdx.x, token = index / op.side.heads, head = index % op.side.heads;
+  const int64_t index = op.first_head + blockIdx.x, token = index / op.heads, head = index % op.heads;
   int64_t offset[3];
   op.tokens.offsets(token, offset);
-  const void* in = at<T>(op.side.in, offset[0] + head * op.side.in_head);
-  void* out = at<T>(op.side.out, offset[1] + head * op.side.out_head);
+  const void* in = at<T>(op.in, offset[0] + head * op.in_head);
+  void* out = at<T>(op.out, offset[1] + head * op.out_head);
 
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int64_t position = r.position(offset[2]);
-  const bool rotated = position >= 0 && position < r.cache_rows;
+  const int64_t position = op.positions_are_int64 ? static_cast<const int64_t*>(op.positions)[offset[2]]
+                                                  : static_cast<const int32_t*>(op.positions)[offset[2]];
+  const bool rotated = position >= 0 && position < op.cache_rows;
   HeadReader<T> reader{op, in, 0.0f};
   if (kNormalize) {
     const float sum = counter.sum_of_squares(op.size, [&](int64_t i) { return load_one<T>(in, i); });
     reader.inverse = inverse_rms(sum, op.mean);
   }
 
-  const int64_t half = rotated ? r.half : 0, cos_row = position * r.cache_stride;
+  const int64_t half = rotated ? op.half : 0, cos_row = position * op.cache_stride;
   for (int64_t i = threadIdx.x; i < half; i += kAnyThreads) {
-    const int64_t first = r.interleaved ? 2 * i : i, second = r.interleaved ? 2 * i + 1 : i + half;
+    const int64_t first = op.interleaved ? 2 * i : i, second = op.interleaved ? 2 * i + 1 : i + half;
     float a = reader.template get<kNormalize>(first), b = reader.template get<kNormalize>(second);
-    rotate_pair(a, b, load_constant<T>(r.cache, cos_row + i, r.cache_is_float32),
-                load_constant<T>(r.cache, cos_row + half + i, r.cache_is_float32));
+    rotate_pair(a, b, load_constant<T>(op.cache, cos_row + i, op.cache_is_float32),
+                load_constant<T>(op.cache, cos_row + half + i, op.cache_is_float32));
     store_one<T>(out, first, a);
     store_one<T>(out, second, b);
   }

@@ -35,11 +35,20 @@ __device__ __forceinline__ void prefetch(const void* from) { asm volatile("prefe
 
 // Before the wait: one thread a block has its multiprocessor look up the addresses, whose translations are then at
 // hand (0.1 us of a kernel of 1.2). Of many blocks only the first are early enough, and the rest would queue for the
-// lines that all share.
+// lines that all share. No pointer may be null.
 template <class... Pointers>
 __device__ __forceinline__ void warm_addresses(Pointers... pointers) {
-  if (threadIdx.x == 0 && blockIdx.x < 128) ((pointers != nullptr ? prefetch(pointers) : void()), ...);
+  if (threadIdx.x == 0 && blockIdx.x < 128) (prefetch(pointers), ...);
 }
+
+// Has the value in a register from here on: what is needed after a wait is worked out before it.
+__device__ __forceinline__ void settle(void*& pointer) {
+  size_t address = __cvta_generic_to_global(pointer);  // and it stays known as an address of global memory
+  asm volatile("" : "+l"(address));
+  pointer = __cvta_global_to_generic(address);
+}
+
+__device__ __forceinline__ void settle(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // --- layouts ----------------------------------------------------------------------------
 
@@ -108,6 +117,25 @@ inline bool aligned(const void* data, int64_t bytes) { return reinterpret_cast<u
 // Whether `bytes`-wide accesses fit a tensor that is walked by this stride (in elements).
 inline bool aligned(const Tensor& t, int64_t stride, int64_t bytes) {
   return aligned(t.data, bytes) && stride * element_size(t.dtype) % bytes == 0;
+}
+
+inline int32_t bytes_of_stride(const Tensor& t, int64_t stride) {
+  return static_cast<int32_t>(stride * element_size(t.dtype));
+}
+
+// Kernels that keep rows in registers index and step with 32 bits: one multiply-add an address.
+constexpr int64_t kMaxStride = INT32_MAX;  // bytes
+
+inline bool is_short(int64_t stride_in_bytes) {
+  return stride_in_bytes >= -kMaxStride && stride_in_bytes <= kMaxStride;
+}
+
+__device__ __forceinline__ const void* step(const void* base, int32_t index, int32_t stride) {
+  return static_cast<const char*>(base) + static_cast<int64_t>(index) * stride;
+}
+
+__device__ __forceinline__ void* step(void* base, int32_t index, int32_t stride) {
+  return static_cast<char*>(base) + static_cast<int64_t>(index) * stride;
 }
 
 // --- launches ---------------------------------------------------------------------------

@@ -7,18 +7,21 @@ namespace cuda {
 namespace {
 
 constexpr int kVector = 8;                        // elements of a lane in a chunk
-constexpr int kMaxThreads[5] = {0, 1024, 1024, 0, 512};  // a block, by chunks a warp: bounds the registers
+constexpr int kMaxWarps[5] = {0, 32, 32, 0, 16};  // of a block, by chunks a warp: bounds the registers
 
-struct Norm {
+struct Operands {
   const void* x;
   void* out;
   void* residual;  // fused_add_rms_norm: x + residual goes here
   const void* weight;
-  int64_t x_stride, out_stride, residual_stride;
-  int64_t n, rows;
   MeanSquare mean;
   float weight_offset;
   bool weight_is_float32;
+};
+
+struct Norm : Operands {
+  int32_t x_stride, out_stride, residual_stride;  // bytes
+  int32_t n, rows;
 };
 
 // The gain of kVector elements from `element` on.
@@ -37,7 +40,7 @@ struct Gain {
   }
 
   // y = (x * inverse) * (weight + offset)
-  __device__ __forceinline__ void scale(const Norm& op, float inverse, float (&v)[kVector]) const {
+  __device__ __forceinline__ void scale(const Operands& op, float inverse, float (&v)[kVector]) const {
     float gain[kVector];
     if (op.weight != nullptr) weight.get(gain, op.weight_is_float32);
 #pragma unroll
@@ -76,19 +79,20 @@ __device__ __forceinline__ void store_vector(void* row, int i, int n, const Bits
 }
 
 // A block a row, kChunks neighbouring chunks of the row a warp, all of it in registers.
-template <class T, int kChunks, bool kAligned, bool kResidual>
-__global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const Norm op) {
+template <class T, int kChunks, int kMaxWarps, bool kAligned, bool kResidual>
+__global__ void __launch_bounds__(32 * kMaxWarps) norm_in_registers(const Norm op) {
   __shared__ alignas(16) float shared[32];
   const int lane = threadIdx.x % 32, first = (threadIdx.x / 32) * kChunks * numerics::kChunk + lane * kVector;
-  const int64_t row = blockIdx.x;
-  const void* x = at<T>(op.x, row * op.x_stride);
-  void* out = at<T>(op.out, row * op.out_stride);
-  void* residual = kResidual ? at<T>(op.residual, row * op.residual_stride) : nullptr;
-  const int n = static_cast<int>(op.n);
+  const int n = op.n, row = blockIdx.x;
+  const void* x = step(op.x, row, op.x_stride);
+  void* out = step(op.out, row, op.out_stride);
+  void* residual = kResidual ? step(op.residual, row, op.residual_stride) : nullptr;
+  const BlockPairTree<kMaxWarps> tree(shared);
+  settle(out);
 
   Gain<T> gain[kChunks];
-  warm_addresses(x, out, residual, op.weight);
-  if (blockIdx.x == 0 && op.weight != nullptr && lane % 8 == 0) {
+  warm_addresses(x, kResidual ? residual : out);
+  if (row == 0 && op.weight != nullptr && lane % 8 == 0) {
     // The weight of a layer is seldom in L2 yet; one block fetches it for all.
 #pragma unroll
     for (int c = 0; c < kChunks; c++) {
@@ -126,7 +130,7 @@ __global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const 
     square(v);
     sums[c] = halving_tree<32>(v);
   }
-  const float inverse = inverse_rms(block_pair_tree(pair_tree(sums), shared), op.mean);
+  const float inverse = inverse_rms(tree(pair_tree(sums)), op.mean);
 #pragma unroll
   for (int c = 0; c < kChunks; c++) {
     const int i = first + c * numerics::kChunk;
@@ -142,15 +146,15 @@ __global__ void __launch_bounds__(kMaxThreads[kChunks]) norm_in_registers(const 
 template <class T, int kLanes, bool kResidual>
 __global__ void __launch_bounds__(1024) norm_in_lanes(const Norm op) {
   constexpr int kBytes = kVector * T::kSize;
-  int64_t row = blockIdx.x * static_cast<int64_t>(blockDim.x / kLanes) + threadIdx.x / kLanes;
+  int row = blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes;
   const int i = threadIdx.x % kLanes * kVector;
   const bool active = row < op.rows && i < op.n;
   if (row >= op.rows) row = 0;
-  const void* x = at<T>(op.x, row * op.x_stride + i);
-  void* out = at<T>(op.out, row * op.out_stride + i);
-  void* residual = kResidual ? at<T>(op.residual, row * op.residual_stride + i) : nullptr;
+  const void* x = at<T>(step(op.x, row, op.x_stride), i);
+  void* out = at<T>(step(op.out, row, op.out_stride), i);
+  void* residual = kResidual ? at<T>(step(op.residual, row, op.residual_stride), i) : nullptr;
 
-  warm_addresses(x, out, residual, op.weight);
+  warm_addresses(x, kResidual ? residual : out);
   wait_for_previous_kernel();
   let_next_kernel_start();
   Bits<kBytes> bits = {}, addend;
@@ -177,18 +181,16 @@ __global__ void __launch_bounds__(1024) norm_in_lanes(const Norm op) {
 // Any length, stride and alignment: a block a row, the row read twice.
 constexpr int kAnyWarps = 8;
 
-struct NormAny {
-  Norm op;
+struct NormAny : Operands {
   Nested<2> layout;  // of x and out, or of x (both input and output) and residual
-  int64_t first_row;
+  int64_t n, first_row;
 };
 
 template <class T, bool kResidual>
-__global__ void __launch_bounds__(32 * kAnyWarps) norm_any(const NormAny any) {
+__global__ void __launch_bounds__(32 * kAnyWarps) norm_any(const NormAny op) {
   __shared__ PairCounter<kAnyWarps> counter;
-  const Norm& op = any.op;
   int64_t offset[2];
-  any.layout.offsets(any.first_row + blockIdx.x, offset);
+  op.layout.offsets(op.first_row + blockIdx.x, offset);
   const void* x = at<T>(op.x, offset[0]);
   void* residual = kResidual ? at<T>(op.residual, offset[1]) : nullptr;
   void* out = at<T>(op.out, offset[kResidual ? 0 : 1]);
@@ -223,18 +225,33 @@ struct Request {
   Walk<2> walk;
 
   explicit Request(const RmsNorm& op)
-      : x(op.x), out(op.out), weight(op.weight), residual(nullptr), eps(op.eps), weight_offset(op.weight_offset),
+      : x(op.x),
+        out(op.out),
+        weight(op.weight),
+        residual(nullptr),
+        eps(op.eps),
+        weight_offset(op.weight_offset),
         walk(walk_rows<2>(op.x.rank - 1, op.x.shape, {op.x.stride, op.out.stride})) {}
   explicit Request(const FusedAddRmsNorm& op)
-      : x(op.x), out(op.x), weight(op.weight), residual(&op.residual), eps(op.eps), weight_offset(op.weight_offset),
+      : x(op.x),
+        out(op.x),
+        weight(op.weight),
+        residual(&op.residual),
+        eps(op.eps),
+        weight_offset(op.weight_offset),
         walk(walk_rows<2>(op.x.rank - 1, op.x.shape, {op.x.stride, op.residual.stride})) {}
 
   int64_t n() const { return x.size(1); }
   const Tensor& second() const { return residual != nullptr ? *residual : out; }
 
+  bool rows_fit() const {
+    return walk.rank <= 1 && is_short(walk.run_stride(0) * element_size(x.dtype)) &&
+           is_short(walk.run_stride(1) * element_size(x.dtype));
+  }
+
   bool vectors_fit() const {
     const int64_t bytes = 16;
-    return walk.rank <= 1 && n() % kVector == 0 && aligned(x, walk.run_stride(0), bytes) &&
+    return rows_fit() && n() % kVector == 0 && aligned(x, walk.run_stride(0), bytes) &&
            aligned(second(), walk.run_stride(1), bytes) && (!weight.present() || aligned(weight.data, bytes));
   }
 };
@@ -244,79 +261,100 @@ struct Request {
 Plan plan_for(const Request& request) {
   const int64_t n = request.n(), rows = request.walk.count, chunks = ceil_div(n, numerics::kChunk);
   if (!request.vectors_fit()) {
-    if (request.walk.rank <= 1 && chunks <= 32) return {Plan::kRegisters, 1, 1, 0, true};
+    if (request.rows_fit() && chunks <= 32) return {Plan::kRegisters, 1, 1, 0, true};
     return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
   }
   if (chunks > 64) return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
-  if (chunks == 1) return {Plan::kLanes, kVector, 1, rows < 2048 ? 128 : 256, true};
+  if (chunks == 1) return {Plan::kLanes, kVector, 1, rows < 2048 || n <= 64 ? 128 : 256, true};
   const int a_warp = chunks <= 6    ? 1
-                     : chunks <= 8  ? 2
-                     : chunks <= 12 ? (rows < 1024 ? 1 : 2)
-                     : chunks <= 16 ? (rows < 1024 ? 2 : 4)
+                     : chunks <= 12 ? (rows < 256 ? 1 : 2)
+                     : chunks <= 24 ? (rows < 1024 ? 2 : 4)
                                     : (rows < 256 ? 2 : 4);
   return {Plan::kRegisters, kVector, a_warp, 0, true};
 }
 
+using Kernel = void (*)(Norm);
+
+// The kernel for a plan and its threads a block; nullptr where the plan does not fit.
 template <class T, bool kResidual>
-cudaError_t launch_for(const Request& request, const Plan& plan, const Target& target) {
-  const int64_t n = request.n();
-  Norm op;
+Kernel kernel_for(const Request& request, const Plan& plan, int* threads) {
+  const int64_t n = request.n(), chunks = plan.repeats;
+  if (plan.kernel == Plan::kLanes) {
+    *threads = plan.threads;
+    if (!request.vectors_fit() || n > numerics::kChunk || plan.threads % 32 != 0) return nullptr;
+    return n <= 64    ? norm_in_lanes<T, 8, kResidual>
+           : n <= 128 ? norm_in_lanes<T, 16, kResidual>
+                      : norm_in_lanes<T, 32, kResidual>;
+  }
+  if (chunks != 1 && chunks != 2 && chunks != 4) return nullptr;
+  const int64_t warps = ceil_div(n, chunks * numerics::kChunk);
+  if (warps > kMaxWarps[chunks]) return nullptr;
+  *threads = static_cast<int>(32 * warps);
+  if (plan.elements == 1)
+    return request.rows_fit() && chunks == 1 ? norm_in_registers<T, 1, 32, false, kResidual> : nullptr;
+  if (!request.vectors_fit()) return nullptr;
+  if (chunks == 4)
+    return warps <= 8 ? norm_in_registers<T, 4, 8, true, kResidual> : norm_in_registers<T, 4, 16, true, kResidual>;
+  if (chunks == 2) {
+    return warps <= 8    ? norm_in_registers<T, 2, 8, true, kResidual>
+           : warps <= 16 ? norm_in_registers<T, 2, 16, true, kResidual>
+                         : norm_in_registers<T, 2, 32, true, kResidual>;
+  }
+  return warps <= 8    ? norm_in_registers<T, 1, 8, true, kResidual>
+         : warps <= 16 ? norm_in_registers<T, 1, 16, true, kResidual>
+                       : norm_in_registers<T, 1, 32, true, kResidual>;
+}
+
+Operands operands_of(const Request& request) {
+  const float count = static_cast<float>(request.n());
+  Operands op;
   op.x = request.x.data;
   op.out = request.out.data;
-  op.residual = kResidual ? request.residual->data : nullptr;
+  op.residual = request.residual != nullptr ? request.residual->data : nullptr;
   op.weight = request.weight.present() ? request.weight.data : nullptr;
   op.weight_is_float32 = request.weight.dtype == DType::kFloat32;
-  op.x_stride = request.walk.run_stride(0);
-  op.residual_stride = request.walk.run_stride(1);
-  op.out_stride = kResidual ? op.x_stride : request.walk.run_stride(1);
-  op.n = n;
-  op.rows = request.walk.count;
-  op.mean = {static_cast<float>(n), 1.0f / static_cast<float>(n), request.eps};
+  op.mean = {count, 1.0f / count, request.eps};
   op.weight_offset = request.weight_offset;
+  return op;
+}
 
-  if (plan.kernel == Plan::kAny) {
-    NormAny any{op, Nested<2>(request.walk), 0};
-    for (; any.first_row < op.rows; any.first_row += kMaxIndex) {
-      const int64_t blocks = op.rows - any.first_row < kMaxIndex ? op.rows - any.first_row : kMaxIndex;
-      const cudaError_t error =
-          launch(norm_any<T, kResidual>, blocks, 32 * kAnyWarps, any, plan.dependent, target);
-      if (error != cudaSuccess) return error;
-    }
-    return cudaSuccess;
-  }
-  const bool one_by_one = plan.kernel == Plan::kRegisters && plan.elements == 1;
-  if (one_by_one ? request.walk.rank > 1 : !request.vectors_fit()) return cudaErrorInvalidConfiguration;
-
-  void (*kernel)(Norm) = nullptr;
-  int threads = plan.threads;
-  int64_t rows_a_block = 1;
-  if (plan.kernel == Plan::kLanes) {
-    const int lanes = n <= 64 ? 8 : n <= 128 ? 16 : 32;
-    if (n > numerics::kChunk || threads % 32 != 0) return cudaErrorInvalidConfiguration;
-    kernel = lanes == 8    ? norm_in_lanes<T, 8, kResidual>
-             : lanes == 16 ? norm_in_lanes<T, 16, kResidual>
-                           : norm_in_lanes<T, 32, kResidual>;
-    rows_a_block = threads / lanes;
-  } else {
-    const int64_t chunks = plan.repeats;
-    if (chunks != 1 && chunks != 2 && chunks != 4) return cudaErrorInvalidConfiguration;
-    threads = static_cast<int>(32 * ceil_div(n, chunks * numerics::kChunk));
-    if (threads > kMaxThreads[chunks] || (one_by_one && chunks != 1)) return cudaErrorInvalidConfiguration;
-    kernel = one_by_one    ? norm_in_registers<T, 1, false, kResidual>
-             : chunks == 1 ? norm_in_registers<T, 1, true, kResidual>
-             : chunks == 2 ? norm_in_registers<T, 2, true, kResidual>
-                           : norm_in_registers<T, 4, true, kResidual>;
-  }
-  const int64_t rows = op.rows;
-  for (int64_t first = 0; first < rows; first += kMaxIndex) {
-    op.rows = rows - first < kMaxIndex ? rows - first : kMaxIndex;
-    const cudaError_t error =
-        launch(kernel, ceil_div(op.rows, rows_a_block), threads, op, plan.dependent, target);
+template <class T, bool kResidual>
+cudaError_t launch_any(const Request& request, const Plan& plan, const Target& target) {
+  NormAny op;
+  static_cast<Operands&>(op) = operands_of(request);
+  op.layout = Nested<2>(request.walk);
+  op.n = request.n();
+  const int64_t rows = request.walk.count;
+  for (op.first_row = 0; op.first_row < rows; op.first_row += kMaxIndex) {
+    const int64_t blocks = rows - op.first_row < kMaxIndex ? rows - op.first_row : kMaxIndex;
+    const cudaError_t error = launch(norm_any<T, kResidual>, blocks, 32 * kAnyWarps, op, plan.dependent, target);
     if (error != cudaSuccess) return error;
-    const int64_t size = element_size(request.x.dtype);
-    op.x = static_cast<const char*>(op.x) + kMaxIndex * op.x_stride * size;
-    op.out = static_cast<char*>(op.out) + kMaxIndex * op.out_stride * size;
-    if (kResidual) op.residual = static_cast<char*>(op.residual) + kMaxIndex * op.residual_stride * size;
+  }
+  return cudaSuccess;
+}
+
+template <class T, bool kResidual>
+cudaError_t launch_for(const Request& request, const Plan& plan, const Target& target) {
+  if (plan.kernel == Plan::kAny) return launch_any<T, kResidual>(request, plan, target);
+  int threads = 0;
+  const Kernel kernel = kernel_for<T, kResidual>(request, plan, &threads);
+  if (kernel == nullptr) return cudaErrorInvalidConfiguration;
+  const int64_t n = request.n(), rows = request.walk.count;
+  const int lanes = n <= 64 ? 8 : n <= 128 ? 16 : 32;
+  const int rows_a_block = plan.kernel == Plan::kLanes ? threads / lanes : 1;
+  Norm op;
+  static_cast<Operands&>(op) = operands_of(request);
+  op.x_stride = bytes_of_stride(request.x, request.walk.run_stride(0));
+  op.residual_stride = bytes_of_stride(request.x, request.walk.run_stride(1));
+  op.out_stride = kResidual ? op.x_stride : op.residual_stride;
+  op.n = static_cast<int32_t>(n);
+  for (int64_t first = 0; first < rows; first += kMaxIndex) {
+    op.rows = static_cast<int32_t>(rows - first < kMaxIndex ? rows - first : kMaxIndex);
+    const cudaError_t error = launch(kernel, ceil_div(op.rows, rows_a_block), threads, op, plan.dependent, target);
+    if (error != cudaSuccess) return error;
+    op.x = static_cast<const char*>(op.x) + kMaxIndex * op.x_stride;
+    op.out = static_cast<char*>(op.out) + kMaxIndex * op.out_stride;
+    if (kResidual) op.residual = static_cast<char*>(op.residual) + kMaxIndex * op.residual_stride;
   }
   return cudaSuccess;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../numerics/constants.h"
+#include "launch.h"
 #include "storage.cuh"
 
 namespace edge_ops {
@@ -73,27 +74,53 @@ __device__ __forceinline__ float pair_tree(float (&sums)[kCount]) {
   return sums[0];
 }
 
-template <int kCount>
-__device__ __forceinline__ float pair_tree_of(const float* shared) {
-  float sums[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; i++) sums[i] = shared[i];
-  return pair_tree(sums);
-}
+// The pair tree over one sum a warp, for blocks of up to kMaxWarps warps; every thread returns it. A missing sum counts
+// as +0, which changes no sum of squares. Constructed early, so that its addresses are at hand when the sums are.
+template <int kMaxWarps>
+class BlockPairTree {
+ public:
+  __device__ __forceinline__ explicit BlockPairTree(float (&shared)[32]) {
+    if constexpr (kMaxWarps > 1) {
+      const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+      read_ = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+      write_ = read_ + 4 * (warp + lane);
+      // The last warp also clears what lies behind its sum.
+      const bool clears = warp == warps - 1 && warp + lane < kMaxWarps;
+      writes_ = lane == 0 || clears;
+      settle(read_);
+      settle(write_);
+    }
+  }
 
-// The pair tree over one sum a warp; every thread returns it. `shared` holds 32 floats, 16-byte aligned. A missing
-// sum counts as +0, which changes no sum of squares.
-__device__ __forceinline__ float block_pair_tree(float sum, float* shared) {
-  const unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warps == 1) return sum;
-  // The last warp also clears what lies behind its sum.
-  if (lane == 0 || (warp == warps - 1 && warp + lane < 32)) shared[warp + lane] = lane == 0 ? sum : 0.0f;
-  __syncthreads();
-  if (warps <= 4) return pair_tree_of<4>(shared);
-  if (warps <= 8) return pair_tree_of<8>(shared);
-  if (warps <= 16) return pair_tree_of<16>(shared);
-  return pair_tree_of<32>(shared);
-}
+  __device__ __forceinline__ float operator()(float sum) const {
+    if constexpr (kMaxWarps == 1) return sum;
+    if (writes_) {
+      const float value = threadIdx.x % 32 == 0 ? sum : 0.0f;
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(write_), "f"(value) : "memory");
+    }
+    __syncthreads();
+    if constexpr (kMaxWarps <= 16) {
+      float sums[kMaxWarps];
+#pragma unroll
+      for (int i = 0; i < kMaxWarps; i += 4)
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(sums[i]), "=f"(sums[i + 1]), "=f"(sums[i + 2]), "=f"(sums[i + 3])
+                     : "r"(read_ + 4 * i)
+                     : "memory");
+      return pair_tree(sums);
+    } else {
+      float value;
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(read_ + 4 * (threadIdx.x % 32)) : "memory");
+#pragma unroll
+      for (int bit = 1; bit < 32; bit *= 2) value += __shfl_xor_sync(0xffffffffu, value, bit);
+      return value;
+    }
+  }
+
+ private:
+  uint32_t read_, write_;
+  bool writes_;
+};
 
 // The sum of squares of a row of any length, by a block of kWarps warps (a power of two). Each round takes one chunk a
 // warp; the sums of rounds are the leaves of the rest of the pair tree, which a binary counter builds while they come.
@@ -108,13 +135,14 @@ struct PairCounter {
   __device__ float sum_of_squares(int64_t n, const Value& value) {
     constexpr int kVector = numerics::kChunk / 32, kRound = kWarps * numerics::kChunk;
     const int64_t rounds = (n + kRound - 1) / kRound;
+    const BlockPairTree<kWarps> tree(chunks);
     for (int64_t round = 0; round < rounds; round++) {
       const int64_t first = round * kRound + threadIdx.x * kVector;
       float v[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; i++) v[i] = first + i < n ? value(first + i) : 0.0f;
       square(v);
-      float carry = block_pair_tree(halving_tree<32>(v), chunks);
+      float carry = tree(halving_tree<32>(v));
       if (threadIdx.x == 0) {
         int level = 0;
         for (; (round >> level) & 1; level++) carry = pending[level] + carry;
@@ -161,7 +189,7 @@ __device__ __forceinline__ float inverse_rms(float sum, const MeanSquare& m) {
   const float v = mean + m.eps;
 
   float estimate;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(v));
+  asm volatile("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(v));  // volatile: not after the branch below
   float root = v * estimate, half = 0.5f * estimate;
   const float error = __fmaf_rn(-half, root, 0.5f);
   root = __fmaf_rn(root, error, root);

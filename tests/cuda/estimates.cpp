@@ -1,9 +1,9 @@
 // Tries out, on the CPU and for every operand, the shortcuts of csrc/cuda/numerics.cuh that start from the GPU's
 // estimates of 1 / sqrt(v) and 1 / d: for which estimates do they give the correctly rounded results?
 //
-// Prints, for estimates that are k ulp away from the correctly rounded one, `root k WRONG_ROOTS WRONG_RECIPROCALS` (over
-// all mantissas and both parities of the exponent, roots whose mantissa is all ones left out, as the kernel does) and
-// `quick TYPE GATE k WRONG` (over every 16-bit gate in the range of the shortcut) and `wide ...` (over every one).
+// Prints, for estimates that are k ulp away from the correctly rounded one, `root k WRONG_ROOTS WRONG_RECIPROCALS`
+// (over all mantissas and both parities of the exponent, roots whose mantissa is all ones left out, as the kernel does)
+// and `quick TYPE GATE k WRONG` (over every 16-bit gate in the range of the shortcut) and `wide ...` (over every one).
 //
 // Compile with -ffp-contract=off and fused multiply-add instructions.
 #include <math.h>
@@ -51,9 +51,10 @@ void try_roots(int k) {
 
 float from_half(uint32_t bits) {
   const uint32_t exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-  const float magnitude = exponent == 0    ? ldexpf(static_cast<float>(mantissa), -24)
-                          : exponent == 31 ? (mantissa != 0 ? NAN : INFINITY)
-                                           : ldexpf(static_cast<float>(mantissa + 1024), static_cast<int>(exponent) - 25);
+  const float magnitude = exponent == 0 ? ldexpf(static_cast<float>(mantissa), -24)
+                          : exponent == 31
+                              ? (mantissa != 0 ? NAN : INFINITY)
+                              : ldexpf(static_cast<float>(mantissa + 1024), static_cast<int>(exponent) - 25);
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 

@@ -53,6 +53,6 @@ EXPORT const char* run_nothing(bool dependent, int device, void* stream) {
 EXPORT const char* run_count_wrong_inverses(uint32_t first, uint32_t count, float n, float eps, void* wrong,
                                             void* stream) {
   count_wrong_inverses<<<1024, 256, 0, static_cast<cudaStream_t>(stream)>>>(first, count, n, eps,
-                                                                           static_cast<unsigned long long*>(wrong));
+                                                                            static_cast<unsigned long long*>(wrong));
   return cuda::error_text(cudaGetLastError());
 }

@@ -1,7 +1,8 @@
 // Every plan of every kernel on small shapes, each tensor in an allocation of exactly its size, for compute-sanitizer:
 //
-//     nvcc -std=c++17 -lineinfo -fmad=false -arch=native -o sanitize csrc/ops/*.cpp csrc/cuda/*.cu tests/cuda/sanitize.cu
-//     compute-sanitizer --tool memcheck --error-exitcode 1 ./sanitize       and racecheck, initcheck, synccheck
+//     nvcc -std=c++17 -lineinfo -fmad=false -arch=native -o sanitize csrc/ops/*.cpp csrc/cuda/*.cu
+//     tests/cuda/sanitize.cu compute-sanitizer --tool memcheck --error-exitcode 1 ./sanitize       and racecheck,
+//     initcheck, synccheck
 //
 // Prints how many launches ran. Results are not looked at here: test_plans.py does that.
 #include <cuda_runtime.h>
@@ -131,7 +132,8 @@ void heads(DType dtype) {
   }
   const struct {
     int64_t size, rotary;
-  } shapes[] = {{64, 64}, {80, 80}, {96, 32}, {128, 128}, {128, 96}, {256, 256}, {256, 64}, {512, 512}, {20, 10}, {1, 0}};
+  } shapes[] = {{64, 64},   {80, 80},  {96, 32},   {128, 128}, {128, 96},
+                {256, 256}, {256, 64}, {512, 512}, {20, 10},   {1, 0}};
   for (const auto& shape : shapes) {
     for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
       Arena arena;

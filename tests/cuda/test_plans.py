@@ -312,6 +312,97 @@ def test_every_inverse(n, eps):
     assert harness.wrong_inverses(0, 2**32 - 1, n, eps) == 0
 
 
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.where(tensor.isnan(), torch.nan, tensor).view(BITS[tensor.element_size()])
+
+
+ANY_PLAN = harness.plans("rms_norm")["any"]
+
+
+def boundaries(make: Callable[[int], harness.Prepared], last: int) -> List[int]:
+    """The sizes up to `last` from which on an operator chooses another plan, found by halving between samples."""
+    samples = sorted({1, last, *(round(last ** (i / 40)) for i in range(41))})
+    found = []
+    for low, high in zip(samples, samples[1:]):
+        while make(low).plan() != make(high).plan() and high - low > 1:
+            middle = (low + high) // 2
+            if make(middle).plan() == make(low).plan():
+                low = middle
+            else:
+                high = middle
+        if make(low).plan() != make(high).plan():
+            found.append(high)
+    return found
+
+
+def check_boundaries(make: Callable[[int], Tuple[harness.Prepared, List[torch.Tensor]]], last: int, least: int) -> None:
+    """One below, at and above each boundary, the plan chosen gives the bits of the kernel that takes everything."""
+    found = boundaries(lambda size: make(size)[0], last)
+    assert len(found) >= least, found
+    for size in sorted({size + step for size in found for step in (-1, 0, 1)}):
+        results = []
+        for plan in (None, ANY_PLAN):
+            torch.manual_seed(size)
+            prepared, written = make(size)
+            prepared(plan)
+            results.append([bits_of(tensor) for tensor in written])
+        assert all(torch.equal(a, b) for a, b in zip(*results)), f"size {size}, plan {prepared.plan()}"
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").bfloat16()
+
+
+@pytest.mark.parametrize("width", (64, 256, 1024, 2560, 4096, 8192))
+@pytest.mark.parametrize("operator", NORMS)
+def test_norm_boundaries_in_rows(operator, width):
+    weight = 1 + random(width)
+
+    def make(rows):
+        x, other = random(rows, width), random(rows, width)
+        if operator == "rms_norm":
+            return harness.rms_norm(x, weight, out=other), [other]
+        return harness.fused_add_rms_norm(x, other, weight), [x, other]
+
+    check_boundaries(make, 4096, {64: 0, 256: 1, 1024: 0, 2560: 1, 4096: 1, 8192: 1}[width])
+
+
+@pytest.mark.parametrize("rows", (1, 300, 1100))
+def test_norm_boundaries_in_width(rows):
+    def make(eighths):
+        x, weight = random(rows, 8 * eighths), 1 + random(8 * eighths)
+        out = torch.empty_like(x)
+        return harness.rms_norm(x, weight, out=out), [out]
+
+    check_boundaries(make, 2100, 3)  # narrow rows, two or three numbers of chunks a warp, rows too long for a block
+
+
+@pytest.mark.parametrize("operator", GATES)
+def test_activation_boundaries(operator):
+    def make(rows):
+        x = 3 * random(rows, 2 * 1536)
+        out = torch.empty(rows, 1536, device="cuda", dtype=x.dtype)
+        return harness.gated_activation(operator, x, out=out), [out]
+
+    check_boundaries(make, 4000, 6)
+
+
+@pytest.mark.parametrize("operator", ROTATIONS)
+@pytest.mark.parametrize("size", (64, 128, 256))
+def test_heads_boundaries(operator, size):
+    normalize = operator == "fused_qk_norm_rope"
+    angles = torch.randn(5000, size // 2, device="cuda")
+    cache = torch.cat([angles.cos(), angles.sin()], dim=1)
+    weights = [1 + random(size) if normalize else None for _ in range(2)]
+
+    def make(tokens):
+        query, key = random(tokens, 5, size), random(tokens, 3, size)
+        positions = torch.arange(tokens, device="cuda") * 7 % 5003
+        return harness.qk_rope(positions, query, key, *weights, cache, normalize=normalize), [query, key]
+
+    check_boundaries(make, 10_000, 4)
+
+
 def dependent_chain(x: torch.Tensor, dependent: bool) -> Tuple[Callable[[], torch.Tensor], List[torch.Tensor]]:
     """Sixty norms, each of the one before it, with a weight that the kernel just before it wrote."""
     buffers = [torch.empty_like(x) for _ in range(3)]
