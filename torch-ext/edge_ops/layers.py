@@ -17,7 +17,7 @@ from .ops import gelu_tanh_and_mul, rms_norm, rotary_embedding, silu_and_mul
 
 
 class RMSNorm(nn.Module):
-    """RMSNorm with a plain weight (Llama, Qwen3, SmolLM3 and most others); reads ``variance_epsilon``.
+    """RMSNorm with a plain weight (Llama, Qwen3, SmolLM3 and most others); reads ``variance_epsilon`` or ``eps``.
 
     A float32 weight beside 16-bit rows gives float32 rows, as ``weight * x.to(dtype)`` does in these models.
     """
@@ -26,11 +26,13 @@ class RMSNorm(nn.Module):
     has_backward: bool = False
     weight: Tensor
     variance_epsilon: float
+    eps: float
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., hidden] -> the same shape."""
         rows = hidden_states.to(torch.promote_types(hidden_states.dtype, self.weight.dtype))
-        return rms_norm(rows, self.weight, self.variance_epsilon)
+        eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
+        return rms_norm(rows, self.weight, eps)
 
 
 class RMSNormZeroCentered(nn.Module):
