@@ -137,8 +137,6 @@ Kernel kernel_for(int vector, int repeats) {
       return gate_vectors<T, kGelu, 4, 1>;
     case 108:
       return gate_vectors<T, kGelu, 8, 1>;
-    case 204:
-      return gate_vectors<T, kGelu, 4, 2>;
     case 208:
       return gate_vectors<T, kGelu, 8, 2>;
     default:

@@ -108,7 +108,7 @@ Shape shape_for(const Request& request, int vector) {
   if ((vector != 4 && vector != 8) || !request.vectors_fit(vector) || !request.is_indexable()) return {};
   if (!request.op.normalize) {
     // Only the rotated part is read, which leaves the rest in place.
-    if (!request.in_place() || half == 0 || half % vector != 0 || half / vector > 32) return {};
+    if (vector != 4 || !request.in_place() || half == 0 || half % vector != 0 || half / vector > 32) return {};
     return {2, 0, vector};
   }
   const bool vectors_rotate = half % vector == 0 && (!interleaved || 2 * half % vector == 0);
@@ -141,7 +141,9 @@ Plan plan_for(const Request& request) {
                                   : Plan{Plan::kRegisters, 4, 4, 256, true};
   }
   if (shape_for(request, plan.elements).pieces != 0) return plan;
-  plan.elements = plan.elements == 4 ? 8 : 4;  // the other width may fit where this one does not
+  // The other width may fit where this one does not; the narrow one takes one head a group.
+  plan.elements = plan.elements == 4 ? 8 : 4;
+  plan.repeats = 1;
   if (shape_for(request, plan.elements).pieces != 0) return plan;
   return {Plan::kAny, 1, 1, kAnyThreads, true};
 }
@@ -162,24 +164,27 @@ Kernel kernel_by_heads(int heads) {
   }
 }
 
+// Narrow loads of normalized heads are for few heads, and there one a group is best.
+template <class T, int kLanes>
+Kernel narrow_kernel(int heads) {
+  return heads == 1 ? heads_in_registers<T, true, 2, kLanes, 4, 1> : nullptr;
+}
+
 template <class T>
 Kernel kernel_for(const Shape& shape, bool normalize, int heads) {
-  if (!normalize)
-    return shape.vector == 4 ? kernel_by_heads<T, false, 2, 0, 4>(heads) : kernel_by_heads<T, false, 2, 0, 8>(heads);
+  if (!normalize) return kernel_by_heads<T, false, 2, 0, 4>(heads);
   if (shape.pieces == 1)
     return shape.lanes == 16 ? kernel_by_heads<T, true, 1, 16, 8>(heads) : kernel_by_heads<T, true, 1, 32, 8>(heads);
-  switch (shape.vector * 100 + shape.lanes) {
-    case 408:
-      return kernel_by_heads<T, true, 2, 8, 4>(heads);
-    case 416:
-      return kernel_by_heads<T, true, 2, 16, 4>(heads);
-    case 432:
-      return kernel_by_heads<T, true, 2, 32, 4>(heads);
-    case 804:
+  if (shape.vector == 4)
+    return shape.lanes == 8    ? narrow_kernel<T, 8>(heads)
+           : shape.lanes == 16 ? narrow_kernel<T, 16>(heads)
+                               : narrow_kernel<T, 32>(heads);
+  switch (shape.lanes) {
+    case 4:
       return kernel_by_heads<T, true, 2, 4, 8>(heads);
-    case 808:
+    case 8:
       return kernel_by_heads<T, true, 2, 8, 8>(heads);
-    case 816:
+    case 16:
       return kernel_by_heads<T, true, 2, 16, 8>(heads);
     default:
       return kernel_by_heads<T, true, 2, 32, 8>(heads);

@@ -237,10 +237,10 @@ def plans(operator: str) -> Dict[str, Plan]:
         for chunks in (1, 2, 4):
             found[f"chunks-{chunks}"] = Plan(REGISTERS, 8, chunks, 0, chunks % 2 == 0)
     elif operator in ("silu_and_mul", "gelu_tanh_and_mul"):
-        for elements, repeats in ((1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (8, 2)):
+        for elements, repeats in ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2)):
             found[f"{elements}x{repeats}"] = Plan(REGISTERS, elements, repeats, 64 * elements, elements > 2)
     else:
-        for elements in (4, 8):
-            for repeats in (1, 2, 4):
-                found[f"{elements}x{repeats}"] = Plan(REGISTERS, elements, repeats, 32 << repeats, elements == 4)
+        rotation, fused = ((4, 1), (4, 2), (4, 4)), ((4, 1), (8, 1), (8, 2), (8, 4))
+        for elements, repeats in rotation if operator == "rotary_embedding" else fused:
+            found[f"{elements}x{repeats}"] = Plan(REGISTERS, elements, repeats, 32 << repeats, elements == 4)
     return found

@@ -112,7 +112,7 @@ void norms(DType dtype) {
 void activations(DType dtype) {
   std::vector<Plan> plans = {{Plan::kAny, 1, 1, 0, true}};
   for (const int elements : {1, 2, 4, 8}) plans.push_back({Plan::kRegisters, elements, 1, 32 * elements, true});
-  for (const int elements : {4, 8}) plans.push_back({Plan::kRegisters, elements, 2, 64, true});
+  plans.push_back({Plan::kRegisters, 8, 2, 64, true});
   for (const int64_t d : {1, 37, 64, 100, 1536}) {
     for (const Gate gate : {Gate::kSilu, Gate::kGeluTanh}) {
       Arena arena;

@@ -279,7 +279,8 @@ def test_head_layouts(operator, dtype):
         if None not in sides:
             heads(operator, dtype, 33, sides, 64, 64, positions=positions, packed=True)
             heads(operator, dtype, 9, sides, 256, 64, positions=positions, packed=True)
-    heads(operator, dtype, 1021, (16, 8), 128, 128)
+    for pitch in (0, 4, 1):  # so many that wide loads are chosen, where they fit
+        heads(operator, dtype, 1021, (16, 8), 128, 128, pitch=pitch)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
