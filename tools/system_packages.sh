@@ -10,8 +10,9 @@ command -v "$python" > /dev/null || missing+=(python3)
 "$python" -c 'import ensurepip' 2> /dev/null || missing+=(python3-venv)
 header='import os, sysconfig; raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 "$python" -c "$header" 2> /dev/null || missing+=(python3-dev)
-if [ "$(uname -m)" = x86_64 ]; then # older processors for the tests
-  command -v qemu-x86_64-static > /dev/null || command -v qemu-x86_64 > /dev/null || missing+=(qemu-user-static)
+if [ "$(uname -m)" = x86_64 ]; then # older processors, and AArch64's row kernels, for the tests
+  command -v qemu-x86_64-static > /dev/null || missing+=(qemu-user-static)
+  command -v aarch64-linux-gnu-g++ > /dev/null || missing+=(g++-aarch64-linux-gnu)
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then
