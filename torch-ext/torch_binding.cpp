@@ -102,8 +102,8 @@ Input rms_norm(const Input& x, const MaybeInput& weight, double eps, double weig
 
 void fused_add_rms_norm(Input& x, Input& residual, const MaybeInput& weight, double eps, double weight_offset) {
   const char* name = "fused_add_rms_norm";
-  const edge_ops::FusedAddRmsNorm op{view(x, name), view(residual, name), view(weight, name),
-                                     static_cast<float>(eps), static_cast<float>(weight_offset)};
+  const edge_ops::FusedAddRmsNorm op{view(x, name), view(residual, name), view(weight, name), static_cast<float>(eps),
+                                     static_cast<float>(weight_offset)};
   run(op, op.x, name);
 }
 
@@ -127,16 +127,21 @@ void gelu_tanh_and_mul_out(Input& out, const Input& x) { gated_out<edge_ops::Gat
 Input silu_and_mul(const Input& x) { return gated<edge_ops::Gate::kSilu>(x); }
 Input gelu_tanh_and_mul(const Input& x) { return gated<edge_ops::Gate::kGeluTanh>(x); }
 
-const edge_ops::Tensor& rows_of(const edge_ops::QkRope& op) {
-  return op.query.in.present() ? op.query.in : op.key.in;
-}
+const edge_ops::Tensor& rows_of(const edge_ops::QkRope& op) { return op.query.in.present() ? op.query.in : op.key.in; }
 
 void rotary_embedding(const Input& positions, Input& query, MaybeInput key, const Input& cos_sin_cache,
                       bool interleaved) {
   const char* name = "rotary_embedding";
   const edge_ops::Tensor q = view(query, name), k = view(key, name), none{};
-  const edge_ops::QkRope op{view(positions, name), view(cos_sin_cache, name), {q, q, none}, {k, k, none}, 0.0f, 0.0f,
-                            false, interleaved, false};
+  const edge_ops::QkRope op{view(positions, name),
+                            view(cos_sin_cache, name),
+                            {q, q, none},
+                            {k, k, none},
+                            0.0f,
+                            0.0f,
+                            false,
+                            interleaved,
+                            false};
   run(op, rows_of(op), name);
 }
 
@@ -188,8 +193,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
 EDGE_OPS_LIBRARY(TORCH_EXTENSION_NAME, m) {
   m.def("rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset) -> Tensor");
   m.def("rms_norm_out(Tensor(a!) out, Tensor x, Tensor? weight, float eps, float weight_offset) -> ()");
-  m.def(
-      "fused_add_rms_norm(Tensor(a!) x, Tensor(b!) residual, Tensor? weight, float eps, float weight_offset) -> ()");
+  m.def("fused_add_rms_norm(Tensor(a!) x, Tensor(b!) residual, Tensor? weight, float eps, float weight_offset) -> ()");
   m.def("silu_and_mul(Tensor x) -> Tensor");
   m.def("silu_and_mul_out(Tensor(a!) out, Tensor x) -> ()");
   m.def("gelu_tanh_and_mul(Tensor x) -> Tensor");

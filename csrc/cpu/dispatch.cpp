@@ -146,9 +146,7 @@ void run_norm(const NormKernel (&kernels)[3][2], const Tensor& x, const Tensor& 
 
 }  // namespace
 
-void run(const RmsNorm& op) {
-  run_norm(chosen->rms_norm, op.x, op.out, nullptr, op.weight, op.eps, op.weight_offset);
-}
+void run(const RmsNorm& op) { run_norm(chosen->rms_norm, op.x, op.out, nullptr, op.weight, op.eps, op.weight_offset); }
 
 void run(const FusedAddRmsNorm& op) {
   run_norm(chosen->add_rms_norm, op.x, op.x, &op.residual, op.weight, op.eps, op.weight_offset);

@@ -2,8 +2,10 @@
 
 // From four trees of four lanes each, their four sums: lanes (0 + 2) + (1 + 3) of a, b, c and d.
 inline Four sums_of_four(Four a, Four b, Four c, Four d) {
-  const Four ab = vcombine_f32(vadd_f32(vget_low_f32(a), vget_high_f32(a)), vadd_f32(vget_low_f32(b), vget_high_f32(b)));
-  const Four cd = vcombine_f32(vadd_f32(vget_low_f32(c), vget_high_f32(c)), vadd_f32(vget_low_f32(d), vget_high_f32(d)));
+  const Four ab =
+      vcombine_f32(vadd_f32(vget_low_f32(a), vget_high_f32(a)), vadd_f32(vget_low_f32(b), vget_high_f32(b)));
+  const Four cd =
+      vcombine_f32(vadd_f32(vget_low_f32(c), vget_high_f32(c)), vadd_f32(vget_low_f32(d), vget_high_f32(d)));
   return vaddq_f32(vuzp1q_f32(ab, cd), vuzp2q_f32(ab, cd));
 }
 inline float sum_of_four(Four x) {
@@ -23,4 +25,6 @@ inline Four inverse_rms(Four sum, float n, float eps) {
   const Four mean = vdivq_f32(sum, vdupq_n_f32(n));
   return vdivq_f32(vdupq_n_f32(1.0f), vsqrtq_f32(vaddq_f32(mean, vdupq_n_f32(eps))));
 }
-inline float inverse_rms(float sum, float n, float eps) { return vgetq_lane_f32(inverse_rms(vdupq_n_f32(sum), n, eps), 0); }
+inline float inverse_rms(float sum, float n, float eps) {
+  return vgetq_lane_f32(inverse_rms(vdupq_n_f32(sum), n, eps), 0);
+}

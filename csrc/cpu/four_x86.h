@@ -23,6 +23,4 @@ inline Four inverse_rms(Four sum, float n, float eps) {
   const Four mean = _mm_div_ps(sum, _mm_set1_ps(n));
   return _mm_div_ps(_mm_set1_ps(1.0f), _mm_sqrt_ps(_mm_add_ps(mean, _mm_set1_ps(eps))));
 }
-inline float inverse_rms(float sum, float n, float eps) {
-  return _mm_cvtss_f32(inverse_rms(_mm_set_ss(sum), n, eps));
-}
+inline float inverse_rms(float sum, float n, float eps) { return _mm_cvtss_f32(inverse_rms(_mm_set_ss(sum), n, eps)); }

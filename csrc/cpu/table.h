@@ -29,8 +29,8 @@ struct GateRows {
 struct Heads {
   const void* x;
   void* out;
-  const void* weight;    // nullptr: no weight
-  const void* cos;       // `half` angles each; nullptr: the token is not rotated
+  const void* weight;  // nullptr: no weight
+  const void* cos;     // `half` angles each; nullptr: the token is not rotated
   const void* sin;
   int64_t heads, head_size, half;
   int64_t x_stride, out_stride;  // between heads
@@ -47,9 +47,9 @@ using HeadsKernel = void (*)(const Heads&);
 // is float32 beside 16-bit rows.
 struct RowTable {
   const char* name;
-  NormKernel rms_norm[3][2];            // [dtype][wide weight]
-  NormKernel add_rms_norm[3][2];        // [dtype][wide weight]
-  GateKernel silu[3], gelu_tanh[3];     // [dtype]
+  NormKernel rms_norm[3][2];              // [dtype][wide weight]
+  NormKernel add_rms_norm[3][2];          // [dtype][wide weight]
+  GateKernel silu[3], gelu_tanh[3];       // [dtype]
   HeadsKernel rotate[3], norm_rotate[3];  // [dtype]
 };
 

@@ -20,7 +20,9 @@ inline void store(float* p, Vec x) {
 }
 
 inline __m128i load8(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
-inline __m256 widen8(__m128i bits, bf16) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)); }
+inline __m256 widen8(__m128i bits, bf16) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
 inline __m256 widen8(__m128i bits, f16) { return _mm256_cvtph_ps(bits); }
 
 // Nearest even, subnormals kept; NaNs are set to the quiet one.
@@ -72,9 +74,7 @@ inline Vec at_most(float bound, Vec x) {
   return {_mm256_min_ps(m, x.a), _mm256_min_ps(m, x.b)};
 }
 // The low bits moved to where a float keeps its exponent.
-inline __m256 bits_to_exponent8(__m256 x) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
-}
+inline __m256 bits_to_exponent8(__m256 x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23)); }
 inline Vec bits_to_exponent(Vec x) { return {bits_to_exponent8(x.a), bits_to_exponent8(x.b)}; }
 
 #include "power_by_bits.h"

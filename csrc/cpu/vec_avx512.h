@@ -19,7 +19,9 @@ inline Vec load_n(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
 inline void store_n(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, first(n), x.v); }
 
-inline Vec widen(__m256i bits, bf16) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))}; }
+inline Vec widen(__m256i bits, bf16) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+}
 inline Vec widen(__m256i bits, f16) { return {_mm512_cvtph_ps(bits)}; }
 
 // Nearest even. vcvtneps2bf16 would be one instruction, but it flushes subnormals; a NaN must stay one,

@@ -84,7 +84,7 @@ const char* check(const GatedActivation& op) {
 }
 
 const char* check(const QkRope& op) {
-  const QkRope::Heads *both[2] = {&op.query, &op.key};
+  const QkRope::Heads* both[2] = {&op.query, &op.key};
   const Tensor& first = op.query.in.present() ? op.query.in : op.key.in;
   if (!first.present()) return "query: query and key must not both be absent";
   for (const QkRope::Heads* side : both) {

@@ -116,19 +116,34 @@ struct Signature {
 enum Operator { kRmsNorm, kFusedAddRmsNorm, kSilu, kGeluTanh, kRotary, kQkNormRope, kOperators };
 
 Signature signatures[kOperators] = {
-    {3, 2, "(x, weight, eps=1e-06, *, weight_offset=0.0, out=None)",
-     {"x", "weight", "eps", "weight_offset", "out", nullptr}, {}, 0},
-    {4, 3, "(x, residual, weight, eps=1e-06, *, weight_offset=0.0)",
-     {"x", "residual", "weight", "eps", "weight_offset", nullptr}, {}, 0},
+    {3,
+     2,
+     "(x, weight, eps=1e-06, *, weight_offset=0.0, out=None)",
+     {"x", "weight", "eps", "weight_offset", "out", nullptr},
+     {},
+     0},
+    {4,
+     3,
+     "(x, residual, weight, eps=1e-06, *, weight_offset=0.0)",
+     {"x", "residual", "weight", "eps", "weight_offset", nullptr},
+     {},
+     0},
     {1, 1, "(x, *, out=None)", {"x", "out", nullptr}, {}, 0},
     {1, 1, "(x, *, out=None)", {"x", "out", nullptr}, {}, 0},
-    {4, 4, "(positions, query, key, cos_sin_cache, *, interleaved=False)",
-     {"positions", "query", "key", "cos_sin_cache", "interleaved", nullptr}, {}, 0},
-    {7, 6,
+    {4,
+     4,
+     "(positions, query, key, cos_sin_cache, *, interleaved=False)",
+     {"positions", "query", "key", "cos_sin_cache", "interleaved", nullptr},
+     {},
+     0},
+    {7,
+     6,
      "(positions, query, key, q_weight, k_weight, cos_sin_cache, eps=1e-06, *, weight_offset=0.0, "
      "interleaved=False, round_normalized=True, query_out=None, key_out=None)",
      {"positions", "query", "key", "q_weight", "k_weight", "cos_sin_cache", "eps", "weight_offset", "interleaved",
-      "round_normalized", "query_out", "key_out", nullptr}, {}, 0},
+      "round_normalized", "query_out", "key_out", nullptr},
+     {},
+     0},
 };
 
 // Puts the arguments in their slots (nullptr: not given). False where they do not fit the signature.
@@ -265,8 +280,7 @@ class Arguments {
 
   void* stream(const Device& device) {
     void* result = nullptr;
-    if (device.type == DeviceType::kCuda &&
-        pytorch.dlpack->current_work_stream(kDLCUDA, device.index, &result) != 0) {
+    if (device.type == DeviceType::kCuda && pytorch.dlpack->current_work_stream(kDLCUDA, device.index, &result) != 0) {
       PyErr_Clear();
       refuse("the current stream cannot be had");
     }
@@ -524,7 +538,7 @@ PyMethodDef method() {
           METH_FASTCALL | METH_KEYWORDS, nullptr};
 }
 
-PyMethodDef methods[kOperators] = {method<kRmsNorm>(),   method<kFusedAddRmsNorm>(), method<kSilu>(),
+PyMethodDef methods[kOperators] = {method<kRmsNorm>(),  method<kFusedAddRmsNorm>(), method<kSilu>(),
                                    method<kGeluTanh>(), method<kRotary>(),          method<kQkNormRope>()};
 
 int operator_named(const char* name) {

@@ -71,15 +71,16 @@ void report(const char* level, const std::string& what, uint64_t digest) {
   printf("%s %s %016llx\n", level, what.c_str(), static_cast<unsigned long long>(digest));
 }
 
-const int kSizes[] = {1, 7, 15, 16, 17, 31, 64, 100, 127, 128, 129, 255, 256, 257, 576, 640, 1000, 1024, 1025, 2560, 5376, 9001};
+const int kSizes[] = {1,   7,   15,  16,  17,  31,   64,   100,  127,  128,  129,
+                      255, 256, 257, 576, 640, 1000, 1024, 1025, 2560, 5376, 9001};
 
 void norms(const RowTable& table) {
   for (int dtype = 0; dtype < 3; dtype++) {
     for (int wide = 0; wide < (dtype ? 2 : 1); wide++) {
       for (int n : kSizes) {
         for (int64_t rows : {1, 5}) {
-          const std::string name = std::to_string(dtype) + " " + std::to_string(wide) + " " + std::to_string(n) + " x " +
-                                   std::to_string(rows);
+          const std::string name = std::to_string(dtype) + " " + std::to_string(wide) + " " + std::to_string(n) +
+                                   " x " + std::to_string(rows);
           state = 1234567u + static_cast<uint32_t>(n);
           const int64_t stride = n + 3;
           Buffer x(dtype, rows * stride, rows == 5), residual(dtype, rows * stride, rows == 5);
@@ -112,7 +113,8 @@ void gates(const RowTable& table) {
 }
 
 void heads(const RowTable& table) {
-  const int shapes[][2] = {{2, 2}, {10, 6}, {64, 64}, {80, 80}, {96, 24}, {128, 128}, {256, 64}, {256, 256}, {300, 300}, {1100, 1040}};
+  const int shapes[][2] = {{2, 2},     {10, 6},   {64, 64},   {80, 80},   {96, 24},
+                           {128, 128}, {256, 64}, {256, 256}, {300, 300}, {1100, 1040}};
   for (int dtype = 0; dtype < 3; dtype++) {
     for (auto [size, rotary] : shapes) {
       for (int flags = 0; flags < 16; flags++) {
@@ -121,8 +123,22 @@ void heads(const RowTable& table) {
         const int64_t count = 7, stride = size + 5;
         Buffer x(dtype, count * stride, false), out(dtype, count * stride, false, false);
         Buffer weight(wide ? 0 : dtype, size, false), cache(wide ? 0 : dtype, rotary, false);
-        Heads args{x.data(), out.data(), weight.data(), nullptr, nullptr, count, size, rotary / 2, stride, stride,
-                   1e-6f, 0.5f, dtype != 0 && wide, dtype != 0 && wide, (flags & 1) != 0, (flags & 2) != 0};
+        Heads args{x.data(),
+                   out.data(),
+                   weight.data(),
+                   nullptr,
+                   nullptr,
+                   count,
+                   size,
+                   rotary / 2,
+                   stride,
+                   stride,
+                   1e-6f,
+                   0.5f,
+                   dtype != 0 && wide,
+                   dtype != 0 && wide,
+                   (flags & 1) != 0,
+                   (flags & 2) != 0};
         if (flags & 4) {
           args.cos = cache.data();
           args.sin = cache.data() + rotary / 2 * kItem[wide ? 0 : dtype];
@@ -143,10 +159,10 @@ void heads(const RowTable& table) {
 int main() {
 #if defined(__x86_64__)
   const RowTable* const all[] = {&baseline::table, &avx2::table, &avx512::table};
-  const bool offered[] = {true,
-                          __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"),
-                          __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")};
+  const bool offered[] = {
+      true, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"),
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+          __builtin_cpu_supports("avx512vl")};
 #else
   const RowTable* const all[] = {&neon::table};
   const bool offered[] = {true};
