@@ -164,7 +164,7 @@ def test_functionalize():
 @pytest.mark.parametrize("op", ("rms_norm", "silu_and_mul", "gelu_tanh_and_mul"))
 @pytest.mark.parametrize("in_dim", (0, 1, 2))
 def test_vmap(op, in_dim):
-    x = torch.randn(5, 6, 7, 16, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(5, 6, 7, 16, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     w = torch.linspace(-1, 1, 16)
     function = (lambda t: edge_ops.rms_norm(t, w)) if op == "rms_norm" else getattr(edge_ops, op)
     got = torch.vmap(function, in_dims=in_dim)(x)
@@ -172,7 +172,7 @@ def test_vmap(op, in_dim):
 
 
 def test_vmap_over_weights():
-    x, w = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(1)), rows(4, 16)
+    x, w = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(1)).to(DEVICE), rows(4, 16)
     assert torch.equal(
         torch.vmap(edge_ops.rms_norm)(x, w), torch.stack([edge_ops.rms_norm(a, b) for a, b in zip(x, w)])
     )
@@ -181,12 +181,12 @@ def test_vmap_over_weights():
 
 
 def test_vmap_in_place():
-    x, r = torch.randn(2, 4, 3, 16, generator=torch.Generator().manual_seed(1))
+    x, r = torch.randn(2, 4, 3, 16, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     want = [t.clone() for t in (x, r)]
     edge_ops.fused_add_rms_norm(*want, None)
     torch.vmap(lambda a, b: edge_ops.fused_add_rms_norm(a, b, None))(x, r)
     assert torch.equal(x, want[0]) and torch.equal(r, want[1])
-    q = torch.randn(4, 3, 2, 8, generator=torch.Generator().manual_seed(2))
+    q = torch.randn(4, 3, 2, 8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     rotated, cache, positions = q.clone(), edge_ops.rope_cache(9, 8), torch.tensor([0, 5, 8])
     edge_ops.rotary_embedding(positions.repeat(4), rotated.flatten(0, 1), None, cache)
     torch.vmap(lambda t: edge_ops.rotary_embedding(positions, t, None, cache)[0])(q)
@@ -194,7 +194,7 @@ def test_vmap_in_place():
 
 
 def test_vmap_of_gradients():
-    x, w = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(1)), rows(16)
+    x, w = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(1)).to(DEVICE), rows(16)
     for function in (
         lambda t: edge_ops.rms_norm(t, w).square().sum(),
         lambda t: edge_ops.silu_and_mul(t).square().sum(),
@@ -212,7 +212,7 @@ def test_autocast_changes_nothing(dtype):
         assert edge_ops.rms_norm(x, w).dtype == dtype
         assert edge_ops.silu_and_mul(x).dtype == dtype
         q = rows(3, 2, 8, dtype=dtype)
-        edge_ops.rotary_embedding(torch.arange(3), q, None, rows(4, 8))
+        edge_ops.rotary_embedding(torch.arange(3, device=DEVICE), q, None, rows(4, 8))
         assert q.dtype == dtype
         got = Block(dtype)(*cast)
     assert_equal(got, want)
