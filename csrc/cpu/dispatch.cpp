@@ -7,14 +7,14 @@ namespace edge_ops {
 namespace cpu {
 namespace {
 
-// Elements below which a fork costs more than it gains, from benchmarks/sweep_grains.py (its build sets
-// EDGE_OPS_GRAIN to fork always). A single row, or a single token, never forks.
+// Elements below which a fork costs more than it gains, from benchmarks/sweep_grains.py (its samples are in
+// benchmarks/results; its build sets EDGE_OPS_GRAIN to fork always). A single row or token never forks.
 #ifdef EDGE_OPS_GRAIN
 constexpr int64_t kNormGrain = EDGE_OPS_GRAIN, kGateGrain = EDGE_OPS_GRAIN, kHeadsGrain = EDGE_OPS_GRAIN;
 #else
-constexpr int64_t kNormGrain = 20480;
-constexpr int64_t kGateGrain = 6144;
-constexpr int64_t kHeadsGrain = 16384;
+constexpr int64_t kNormGrain = 24576;
+constexpr int64_t kGateGrain = 8192;
+constexpr int64_t kHeadsGrain = 12288;
 #endif
 
 const RowTable* chosen = nullptr;
