@@ -78,11 +78,12 @@ void run(const Op& op, const edge_ops::Tensor& rows, const char* name) {
   require(problem == nullptr, name, problem);
 }
 
-Input new_rows(const Input& x, int64_t last) {
+// A new contiguous tensor like x, its last dimension divided.
+Input new_rows(const Input& x, int64_t divisor, const char* op) {
   const auto sizes = x.sizes();
-  require(!sizes.empty(), "edge_ops", "x: must have at least one dimension");
+  require(!sizes.empty(), op, "x: must have at least one dimension");
   std::vector<int64_t> shape(sizes.begin(), sizes.end());
-  shape.back() = last;
+  shape.back() /= divisor;
   return torch::stable::new_empty(x, shape);
 }
 
@@ -94,8 +95,7 @@ void rms_norm_out(Input& out, const Input& x, const MaybeInput& weight, double e
 }
 
 Input rms_norm(const Input& x, const MaybeInput& weight, double eps, double weight_offset) {
-  require(x.dim() > 0, "rms_norm", "x: must be [..., hidden]");
-  Input out = new_rows(x, x.size(-1));
+  Input out = new_rows(x, 1, "rms_norm");
   rms_norm_out(out, x, weight, eps, weight_offset);
   return out;
 }
@@ -116,8 +116,7 @@ void gated_out(Input& out, const Input& x) {
 
 template <edge_ops::Gate GATE>
 Input gated(const Input& x) {
-  require(x.dim() > 0, "gated activation", "x: must be [..., 2 * d]");
-  Input out = new_rows(x, x.size(-1) / 2);
+  Input out = new_rows(x, 2, "gated activation");
   gated_out<GATE>(out, x);
   return out;
 }

@@ -7,6 +7,7 @@ rows never come here: the reference computes them and is differentiable by itsel
 import torch
 
 from ._ops import add_op_namespace_prefix, ops
+from .reference import GELU_CUBIC, GELU_SCALE
 
 
 def _rms_norm_context(ctx, inputs, output):
@@ -22,7 +23,7 @@ def _rms_norm_backward(ctx, grad):
     normed = wide * inv
     grad_weight = None
     if weight is not None:
-        grad_weight = (g * normed).flatten(end_dim=-2).sum(0).to(weight.dtype) if x.dim() > 1 else g * normed
+        grad_weight = (g * normed).flatten(end_dim=-2).sum(0) if x.dim() > 1 else g * normed
         grad_weight = grad_weight.to(weight.dtype)
         g = g * (weight.float() + ctx.weight_offset)
     grad_x = inv * (g - normed * (g * normed).mean(-1, keepdim=True))
@@ -51,8 +52,8 @@ def _silu(gate):
 
 
 def _gelu_tanh(gate):
-    s = torch.sigmoid(1.5957691216 * gate * (1 + 0.044715 * gate * gate))
-    return gate * s, s + gate * s * (1 - s) * 1.5957691216 * (1 + 3 * 0.044715 * gate * gate)
+    s = torch.sigmoid(GELU_SCALE * gate * (1 + GELU_CUBIC * gate * gate))
+    return gate * s, s + gate * s * (1 - s) * GELU_SCALE * (1 + 3 * GELU_CUBIC * gate * gate)
 
 
 def _silu_backward(ctx, grad):

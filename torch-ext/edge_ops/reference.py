@@ -26,8 +26,8 @@ _EXP_COEFFS = (
     5.0000001201e-1,
 )
 _EXP2_COEFFS = (0.009582852, 0.05590643, 0.24024099, 0.69312418, 1.0)
-_GELU_SCALE = 1.5957691216  # 2 * sqrt(2 / pi)
-_GELU_CUBIC = 0.044715
+GELU_SCALE = 1.5957691216  # 2 * sqrt(2 / pi)
+GELU_CUBIC = 0.044715
 _HALF_POWERS = (0.0, *(2.0**e for e in range(-126, 128)))  # 2^(n - 1) for n = -126 .. 128, the smallest as 0
 
 
@@ -145,8 +145,8 @@ def silu_and_mul(x: Tensor) -> Tensor:
 def gelu_tanh_and_mul(x: Tensor) -> Tensor:
     """``gelu(x[..., :d], approximate="tanh") * x[..., d:]``, through sigmoid(2 t)."""
     g, u = _halves(x)
-    inner = 1.0 + _constant(_GELU_CUBIC, g) * (g * g)
-    return (_gate(g, (g * _constant(_GELU_SCALE, g)) * inner, x.dtype) * u).to(x.dtype).contiguous()
+    inner = 1.0 + _constant(GELU_CUBIC, g) * (g * g)
+    return (_gate(g, (g * _constant(GELU_SCALE, g)) * inner, x.dtype) * u).to(x.dtype).contiguous()
 
 
 def _rotate(rows: Tensor, positions: Tensor, cos_sin_cache: Tensor, interleaved: bool) -> Tensor:
