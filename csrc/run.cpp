@@ -1,7 +1,7 @@
 #include "run.h"
 
 #include "cpu/cpu.h"
-#ifdef EDGE_OPS_CUDA
+#ifdef CUDA_KERNEL
 #include "cuda/cuda.h"
 #endif
 
@@ -14,7 +14,7 @@ const char* run_on(const Op& op, const Device& device, void* stream) {
     cpu::run(op);
     return nullptr;
   }
-#ifdef EDGE_OPS_CUDA
+#ifdef CUDA_KERNEL
   if (device.type == DeviceType::kCuda) return cuda::run(op, device.index, stream);
 #else
   (void)stream;
@@ -25,7 +25,7 @@ const char* run_on(const Op& op, const Device& device, void* stream) {
 }  // namespace
 
 bool has_backend(DeviceType type) {
-#ifdef EDGE_OPS_CUDA
+#ifdef CUDA_KERNEL
   if (type == DeviceType::kCuda) return true;
 #endif
   return type == DeviceType::kCpu;

@@ -6,5 +6,5 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 build="${BUILD_DIR:-$root/build/dev}"
 cmake -S "$root" -B "$build" -G Ninja -DPython_EXECUTABLE="$(command -v "${PYTHON:-python3}")" "$@" > /dev/null
 cmake --build "$build"
-find "$root/torch-ext/edge_ops" -maxdepth 1 \( -name '_edge_ops_wheel_*.abi3.so' -o -name _ops.py \) -delete
+find "$root/torch-ext/edge_ops" -maxdepth 1 \( -name '_edge_ops_wheel_*' -o -name _ops.py \) -delete
 cmake --install "$build" --prefix "$root/torch-ext" > /dev/null

@@ -93,7 +93,7 @@ const char* watcher(PyObject* any) {
   if (answer != Py_False) reason = "a __torch_function__ mode is active";
   Py_XDECREF(answer);
   if (reason == nullptr) {
-    answer = PyObject_CallNoArgs(pytorch.is_tracing);
+    answer = PyObject_CallObject(pytorch.is_tracing, nullptr);
     if (answer != Py_False) reason = "torch.jit.trace is active";
     Py_XDECREF(answer);
   }

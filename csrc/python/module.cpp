@@ -1,13 +1,13 @@
 // The abi3 module. Its name is unique to the build (TORCH_EXTENSION_NAME), and so is the namespace of the
 // operators that torch_binding.cpp registers from the same shared object.
-#include <Python.h>
+#include "direct.h"
+
 #include <stdlib.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/c/shim.h>
 
 #include "../cpu/cpu.h"
 #include "../run.h"
-#include "direct.h"
 
 #define EDGE_OPS_STRING_OF(x) #x
 #define EDGE_OPS_STRING(x) EDGE_OPS_STRING_OF(x)

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import sys
-from typing import Any, Dict, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 import torch
 
@@ -18,7 +18,10 @@ if _found < MINIMUM_TORCH:
         "its operators use LibTorch's stable ABI of that release"
     )
 
-extension: Any = None
+if TYPE_CHECKING:
+    from . import _native as extension
+else:
+    extension = None
 ops: Any = None
 
 # `_ops` is written by the build; only its absence means "no native code", any other failure must show.

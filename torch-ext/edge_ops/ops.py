@@ -27,7 +27,7 @@ def _public(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     from . import dynamo
 
-    direct = native.extension.bind(function.__name__, function, function.__doc__)
+    direct = native.extension.bind(function.__name__, function, function.__doc__ or "")
     dynamo.substitute(direct, function)
     return direct
 
