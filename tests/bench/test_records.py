@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from benchmarks import cells, floors, problems, report, store, targets
-from benchmarks.cells import Cell, Geometry
-from benchmarks.problems import Traffic
+from edge_ops.bench import cells, floors, goals, problems, report, store
+from edge_ops.bench.cells import Cell, Geometry
+from edge_ops.bench.problems import Traffic
 
 NORM = Cell("rms_norm", "float32", 1, Geometry(width=1024))
 ENVIRONMENT = {
@@ -49,7 +49,7 @@ def _pass(edge, **others):
 
 def _record(*entries):
     return {
-        "schema": store.SCHEMA,
+        "decode": [],
         "environment": ENVIRONMENT,
         "settings": {"trials": 2, "block_us": 300, "passes": 4, "keep": 1},
         "arms": {"edge_ops": {"title": "us", "version": "1"}, "vllm": {"title": "them", "not_installed": "pip"}},
@@ -75,20 +75,31 @@ def test_a_loss_is_more_than_the_null_arm_tells_apart(edge, loses):
 def test_a_record_survives_the_file(tmp_path):
     record = _record(_cell(NORM, [_pass(123.456789, eager=2000.0)]))
     for name in ("record.json", "record.json.gz"):
-        store.save(record, tmp_path / name)
-        assert store.load(tmp_path / name)["cells"][0]["passes"][0]["edge_ops"] == [123.46, 123.46]
+        store.save([record, record], tmp_path / name)
+        both = store.load(tmp_path / name)
+        assert [one["cells"][0]["passes"][0]["edge_ops"] for one in both] == [[123.46, 123.46]] * 2
     assert (tmp_path / "record.json.gz").stat().st_size < (tmp_path / "record.json").stat().st_size
 
 
-def test_another_file_is_refused(tmp_path):
+@pytest.mark.parametrize("text", [json.dumps({"schema": store.SCHEMA + 1}), "[]", "{", ""])
+def test_another_file_is_refused(tmp_path, text):
     path = tmp_path / "other.json"
-    path.write_text(json.dumps({"schema": store.SCHEMA + 1}))
-    with pytest.raises(ValueError, match="not a benchmark record"):
+    path.write_text(text)
+    with pytest.raises(ValueError, match="other.json: not"):
         store.load(path)
 
 
+def test_a_file_of_the_first_schema_is_one_record(tmp_path):
+    path = tmp_path / "old.json"
+    record = _record(_cell(NORM, [_pass(100.0, eager=2000.0)]))
+    del record["decode"]
+    path.write_text(json.dumps({"schema": 1, **record}))
+    (loaded,) = store.load(path)
+    assert store.measured(loaded)[0].speedup("edge_ops", "eager").value == 20.0
+
+
 def _verdicts(*entries):
-    return {outcome.goal: outcome for outcome in targets.check([_record(*entries)])}
+    return {outcome.goal: outcome for outcome in goals.check([_record(*entries)])}
 
 
 def test_goals_of_the_direct_call():
@@ -112,41 +123,40 @@ def test_an_unsettled_or_missing_cell_is_no_pass():
 
 
 def test_many_tokens_must_not_be_slower_than_a_peer():
-    wanted = list(cells.select(["rms_norm"], tokens=targets.MANY_TOKENS))
+    wanted = list(cells.select(["rms_norm"], tokens=goals.MANY_TOKENS))
     entries = [_cell(cell, [_pass(100.0, eager=500.0, vllm=120.0)]) for cell in wanted]
     goal = "rms_norm, 32 and 128 tokens, not slower than vllm"
     assert _verdicts(*entries)[goal].verdict == "pass"
     entries[3] = _cell(wanted[3], [_pass(100.0, eager=500.0, vllm=90.0)])
     failed = _verdicts(*entries)[goal]
     assert [one.label for one in failed.failures] == [wanted[3].key]
-    assert wanted[3].key in targets.table([failed])
+    assert wanted[3].key in goals.table([failed])
 
 
 def test_every_goal_is_measured_by_the_cells_that_the_program_runs():
     peers = dict.fromkeys(("eager", "compile", "vllm", "hub"), 1000.0)
-    entries = [_cell(cell, [_pass(10.0, edge_ops_new=20.0, **peers)]) for cell in targets.needed_cells()]
-    outcomes = targets.check([_record(*entries)])
-    assert len(outcomes) == 3 + len(targets.ONE_TOKEN) + 1 + 4 * len(cells.OPERATORS) + 2
+    entries = [_cell(cell, [_pass(10.0, edge_ops_new=20.0, **peers)]) for cell in goals.needed_cells()]
+    outcomes = goals.check([_record(*entries)])
+    assert len(outcomes) == 3 + len(goals.ONE_TOKEN) + 1 + 4 * len(cells.OPERATORS) + 2
     assert all(outcome.passed for outcome in outcomes)
 
 
 def test_the_report_marks_losses_and_names_what_is_absent():
     entry = _cell(NORM, [_pass(100.0, eager=500.0, vllm=90.0, hub=300.0)])
-    text = report.markdown([_record(entry)])
-    assert "| rms_norm float32 1 x 1024 | 1 | vllm | 0.10 | 0.09 | 0.90 [0.90, 0.90] |" in text
+    text = report.markdown(report.blocks([_record(entry)]))
+    assert "| a host, avx512 | 1 | rms_norm float32 1 x 1024 | vllm | 0.10 | 0.09 | 0.90 [0.90, 0.90] |" in text
     assert "vllm: 0.90 [0.90, 0.90] **loss**" in text
-    assert "not installed: pip" in text
+    assert "not installed and skipped: vllm" in text
     assert "1 passes over 1 cells; 0 dropped" in text
 
 
-def test_results_go_between_the_markers(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.replace_results(page, "new")
-    assert page.read_text() == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
-    page.write_text("no markers")
-    with pytest.raises(ValueError, match="needs one line"):
-        report.replace_results(page, "new")
+def test_results_go_between_the_markers():
+    page = "before\n<!-- part: begin -->\nold\n<!-- part: end -->\nafter\n"
+    assert report.replaced(page, "part", "new", "page") == (
+        "before\n<!-- part: begin -->\n\nnew\n\n<!-- part: end -->\nafter\n"
+    )
+    with pytest.raises(ValueError, match="page: needs one line"):
+        report.replaced("no markers", "part", "new", "page")
 
 
 def test_roof_uses_the_working_set_nearest_to_what_is_resident():

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks import stats
+from edge_ops.bench import stats
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 11])  # one arm, a pair, odd and even

@@ -1,11 +1,13 @@
-"""The command line: ``edge-ops demo`` and ``edge-ops info``."""
+"""The command line: one module of this package a command, with its ``run``."""
 
 import argparse
+import importlib
 import os
 import sys
 from typing import List, Optional
 
 from .. import __version__
+from . import bench, report
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -36,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Version, build, ISA levels, backends, and a self-check of every operator against the contract.",
     )
     info.add_argument("--json", action="store_true", help="print one JSON object")
+    for command in (bench, report):
+        command.add(commands)
     return parser
 
 
@@ -63,12 +67,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         The exit status: 0 where the command did its work and every check in it held.
     """
     arguments = _parser().parse_args(argv)
-    if arguments.command == "info":
-        from .info import run
-    else:
-        from .demo import run
+    run = importlib.import_module(f".{arguments.command}", __package__).run
     try:
-        status = run(arguments)
+        status: int = run(arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader, `head` for example, has seen enough

@@ -80,7 +80,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
     """Both sequences hold one sample a trial, in the order of the trials."""
     if len(numerator) != len(denominator):
         raise ValueError(f"numerator: {len(numerator)} trials, denominator: {len(denominator)}, they must be pairs")
-    low, _, high = quartiles([a / b for a, b in zip(numerator, denominator, strict=True)])
+    low, _, high = quartiles([a / b for a, b in zip(numerator, denominator)])
     return Ratio(statistics.median(numerator) / statistics.median(denominator), low, high)
 
 

@@ -163,6 +163,13 @@ def check(records: Sequence[dict[str, Any]]) -> list[Outcome]:
     return outcomes
 
 
+def print_outcomes(records: Sequence[dict[str, Any]]) -> int:
+    """Prints the table; 1 where a goal is not met."""
+    outcomes = check(records)
+    print(table(outcomes))
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     """Markdown: one line a goal with its tightest cell, then every cell that fails."""
     lines = ["| goal | verdict | cells | tightest |", "|---|---|---|---|"]

@@ -17,8 +17,8 @@ FLOAT, INT64 = 1, 7  # onnx.TensorProto.DataType
 
 def _session(nodes: Sequence[Any], inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
     """A session of one graph, its binding ready to run."""
-    import onnxruntime  # type: ignore[import-not-found]
-    from onnx import helper  # type: ignore[import-not-found]
+    import onnxruntime
+    from onnx import helper
 
     def described(tensors: Mapping[str, Tensor]) -> list[Any]:
         return [

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from ..ops import rms_norm
 from .arms import Call, NotInstalled, edge
 from .problems import EPS, Traffic
 from .timing import TimedCall, run_pass
 
 # Bytes read plus bytes written by a copy: from half of a small L1 cache to far outside the L2.
 WORKING_SETS = tuple(1 << power for power in range(13, 27))
+OWN_CALL = "edge_ops, no rows"
 _STEP = 16  # floats between the starts of two copied windows: one cache line
 
 
@@ -66,8 +68,8 @@ def call_floors(block_ns: int) -> dict[str, dict[str, Any]]:
         "Python function": Call("f(x, weight, eps, out=out)", {"f": _python_function, **names}),
     }
     try:
-        calls["edge_ops, no rows"] = Call("f(x, weight, eps, out=out)", {"f": edge.package().rms_norm, **names})
-        registered = edge.native().rms_norm_out.default
+        calls[OWN_CALL] = Call("f(x, weight, eps, out=out)", {"f": rms_norm, **names})
+        registered = edge.registered().rms_norm_out.default
         calls["edge_ops through the dispatcher, no rows"] = Call(
             "f(out, x, weight, eps, 0.0)", {"f": registered, **names}
         )

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .. import native
+
 _CPU = Path("/sys/devices/system/cpu")
 
 
@@ -39,26 +41,26 @@ def _caches() -> dict[str, str]:
 
 
 def _commit() -> dict[str, Any]:
-    root = Path(__file__).resolve().parent.parent
+    """Of the checkout that this file belongs to; an installed package may stand inside some other repository."""
+    here = Path(__file__).resolve()
 
     def git(*arguments: str) -> str | None:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        command = ["git", "-C", str(here.parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
+    unknown = {"commit": os.environ.get("EDGE_OPS_COMMIT"), "modified": None}
     try:
+        if not git("ls-files", here.name):
+            return unknown
         changed = git("status", "--porcelain", "--untracked-files=no")
-        return {"commit": git("rev-parse", "HEAD"), "modified": None if changed is None else bool(changed)}
+        return {"commit": git("rev-parse", "HEAD"), "modified": bool(changed)}
     except OSError:
-        return {"commit": None, "modified": None}
+        return unknown
 
 
-def _edge_ops() -> dict[str, Any] | None:
-    try:
-        from edge_ops import native
-    except ImportError:
-        return None
-    info: dict[str, Any] = native.build_info()
-    return info
+def load_average() -> list[float]:
+    return list(os.getloadavg())
 
 
 def host(label: str | None = None) -> dict[str, Any]:
@@ -79,9 +81,9 @@ def host(label: str | None = None) -> dict[str, Any]:
         "governor": _text(frequency / "scaling_governor"),
         "clock_khz": _text(frequency / "scaling_cur_freq"),
         "clock_mhz_reported": cpu.get("cpu MHz"),
-        "load_average": list(os.getloadavg()),
+        "load_average": load_average(),
         "torch": torch.__version__,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "edge_ops": _edge_ops(),
+        "edge_ops": native.build_info(),
         **_commit(),
     }

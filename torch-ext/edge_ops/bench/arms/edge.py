@@ -8,30 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import native, ops
+from ...version import __version__
 from ..problems import EPS, Problem
 from .base import Call, NotInstalled, Prepare, work_copies
 
 
-def package() -> Any:
-    try:
-        import edge_ops.native
-    except ImportError as error:
-        raise NotInstalled(
-            f"{error} (pip install . in the repository, or tools/dev_build.sh and PYTHONPATH)"
-        ) from error
-    return edge_ops
-
-
-def native() -> Any:
+def registered() -> Any:
     """The registered operators of this build.
 
     Raises:
         NotInstalled: a build without native code has none.
     """
-    ops = package().native.ops
-    if ops is None:
+    if native.ops is None:
         raise NotInstalled("this build of edge_ops has no native code")
-    return ops
+    return native.ops
 
 
 def _empty_gated(x: Tensor) -> Tensor:
@@ -43,17 +34,17 @@ def _one(value: Tensor) -> tuple[Tensor, ...]:
 
 
 def _rms_norm_out(problem: Problem) -> Call:
-    names = {"rms_norm": package().rms_norm, "eps": EPS, "out": torch.empty_like(problem.inputs["x"])}
+    names = {"rms_norm": ops.rms_norm, "eps": EPS, "out": torch.empty_like(problem.inputs["x"])}
     return Call("rms_norm(x, weight, eps, out=out)", names | problem.inputs, _one)
 
 
 def _rms_norm_new(problem: Problem) -> Call:
-    return Call("rms_norm(x, weight, eps)", {"rms_norm": package().rms_norm, "eps": EPS} | problem.inputs, _one)
+    return Call("rms_norm(x, weight, eps)", {"rms_norm": ops.rms_norm, "eps": EPS} | problem.inputs, _one)
 
 
 def _rms_norm_registered(problem: Problem) -> Call:
     out = torch.empty_like(problem.inputs["x"])
-    names = {"rms_norm_out": native().rms_norm_out.default, "eps": EPS, "out": out}
+    names = {"rms_norm_out": registered().rms_norm_out.default, "eps": EPS, "out": out}
     return Call("rms_norm_out(out, x, weight, eps, 0.0)", names | problem.inputs, lambda _: (out,))
 
 
@@ -64,32 +55,32 @@ def _fused_add(statement: str, function: Any, problem: Problem) -> Call:
 
 
 def _fused_add_direct(problem: Problem) -> Call:
-    return _fused_add("fused_add_rms_norm(x, residual, weight, eps)", package().fused_add_rms_norm, problem)
+    return _fused_add("fused_add_rms_norm(x, residual, weight, eps)", ops.fused_add_rms_norm, problem)
 
 
 def _fused_add_registered(problem: Problem) -> Call:
-    function = native().fused_add_rms_norm.default
+    function = registered().fused_add_rms_norm.default
     return _fused_add("fused_add_rms_norm(x, residual, weight, eps, 0.0)", function, problem)
 
 
 def _gated_out(name: str) -> Prepare:
     def prepare(problem: Problem) -> Call:
         x = problem.inputs["x"]
-        names = {"gated": getattr(package(), name), "x": x, "out": _empty_gated(x)}
+        names = {"gated": getattr(ops, name), "x": x, "out": _empty_gated(x)}
         return Call("gated(x, out=out)", names, _one)
 
     return prepare
 
 
 def _gated_new(name: str) -> Prepare:
-    return lambda problem: Call("gated(x)", {"gated": getattr(package(), name)} | problem.inputs, _one)
+    return lambda problem: Call("gated(x)", {"gated": getattr(ops, name)} | problem.inputs, _one)
 
 
 def _gated_registered(name: str) -> Prepare:
     def prepare(problem: Problem) -> Call:
         x = problem.inputs["x"]
         out = _empty_gated(x)
-        names = {"gated_out": getattr(native(), f"{name}_out").default, "x": x, "out": out}
+        names = {"gated_out": getattr(registered(), f"{name}_out").default, "x": x, "out": out}
         return Call("gated_out(out, x)", names, lambda _: (out,))
 
     return prepare
@@ -102,11 +93,11 @@ def _heads(statement: str, function: Any, problem: Problem) -> Call:
 
 
 def _rotary_direct(problem: Problem) -> Call:
-    return _heads("operator(positions, query, key, cache)", package().rotary_embedding, problem)
+    return _heads("operator(positions, query, key, cache)", ops.rotary_embedding, problem)
 
 
 def _rotary_registered(problem: Problem) -> Call:
-    function = native().rotary_embedding.default
+    function = registered().rotary_embedding.default
     return _heads("operator(positions, query, key, cache, False)", function, problem)
 
 
@@ -123,12 +114,12 @@ def _qk(statement: str, function: Any, problem: Problem) -> Call:
 
 def _qk_direct(problem: Problem) -> Call:
     statement = "operator(positions, query, key, q_weight, k_weight, cache, eps, query_out=query_out, key_out=key_out)"
-    return _qk(statement, package().fused_qk_norm_rope, problem)
+    return _qk(statement, ops.fused_qk_norm_rope, problem)
 
 
 def _qk_registered(problem: Problem) -> Call:
     statement = "operator(query_out, key_out, positions, query, key, q_weight, k_weight, cache, eps, 0.0, False, True)"
-    return _qk(statement, native().fused_qk_norm_rope_out.default, problem)
+    return _qk(statement, registered().fused_qk_norm_rope_out.default, problem)
 
 
 class _Edge:
@@ -146,7 +137,7 @@ class _Edge:
     }
 
     def load(self) -> str:
-        return str(package().__version__)
+        return __version__
 
 
 class _EdgeNew:
@@ -159,7 +150,7 @@ class _EdgeNew:
     }
 
     def load(self) -> str:
-        return str(package().__version__)
+        return __version__
 
 
 class _EdgeRegistered:
@@ -175,8 +166,8 @@ class _EdgeRegistered:
     }
 
     def load(self) -> str:
-        native()
-        return str(package().__version__)
+        registered()
+        return __version__
 
 
 ARMS = (_Edge(), _EdgeNew(), _EdgeRegistered())

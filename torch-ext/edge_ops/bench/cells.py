@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float16")}
+ALL_DTYPES = ("float32", "bfloat16", "float16")
 TOKENS = (1, 8, 32, 128)
 
 NORMS = ("rms_norm", "fused_add_rms_norm")
@@ -92,7 +93,7 @@ def geometries(operator: str) -> tuple[Geometry, ...]:
 
 def select(
     operators: Sequence[str] = OPERATORS,
-    dtypes: Sequence[str] = DTYPES,
+    dtypes: Sequence[str] = DTYPES["cpu"],
     tokens: Sequence[int] = TOKENS,
     labels: Iterable[str] | None = None,
 ) -> Iterator[Cell]:
@@ -106,7 +107,7 @@ def select(
                         yield Cell(operator, dtype, count, geometry)
 
 
-def quick() -> Iterator[Cell]:
+def quick(dtypes: Sequence[str] = DTYPES["cpu"]) -> Iterator[Cell]:
     """A look at every operator in under a minute: one token and 32, the geometry of Qwen3-0.6B."""
     labels = {
         **{name: "1024" for name in NORMS},
@@ -114,4 +115,4 @@ def quick() -> Iterator[Cell]:
         **{name: "16/8x128" for name in HEADS},
     }
     for operator in OPERATORS:
-        yield from select([operator], DTYPES, (1, 32), [labels[operator]])
+        yield from select([operator], dtypes, (1, 32), [labels[operator]])

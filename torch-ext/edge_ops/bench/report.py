@@ -1,0 +1,105 @@
+"""A report on the records of one or many hosts, as blocks: Markdown and the HTML page show the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from . import store, tables
+from .analysis import Run, runs
+from .arms import ALL
+from .blocks import Block, Bullets, Heading, Text, markdown
+
+ALWAYS = (
+    "Times are one operator's, called back to back with its data in cache: no claim about a layer follows from them.",
+    "Ratios are of medians from interleaved trials; absolute times drift with the machine and its neighbours.",
+)
+
+
+def summary(measured: Sequence[Run], level: int = 2) -> list[Block]:
+    """The means, a column pair a level and thread count of each host."""
+    blocks: list[Block] = [Heading(level, "Means")]
+    blocks.append(
+        Text(
+            "How many times faster Edge-ops is: geometric means over the shapes of each operator, dtype and token"
+            " count. `peer` is the fastest other library of each cell; below 1 it is ahead."
+        )
+    )
+    for host in dict.fromkeys(run.host for run in measured):
+        blocks.append(tables.overview([run for run in measured if run.host == host]))
+    return blocks
+
+
+def limits(measured: Sequence[Run], level: int = 2) -> list[Block]:
+    """What the figures do not say, and what was not run."""
+    items = list(ALWAYS)
+    for run in measured:
+        absent = [name for name, arm in run.record["arms"].items() if "not_installed" in arm]
+        left_out = [arm.name for arm in ALL if arm.name not in run.record["arms"]]
+        unsettled = [f"{one.cell.key} ({tables.threads_of(one.threads)})" for one in run.cells if not one.settled]
+        if absent:
+            items.append(f"{run.label}: not installed and skipped: {', '.join(absent)}.")
+        if left_out:
+            items.append(f"{run.label}: arms not asked for: {', '.join(left_out)}.")
+        if unsettled:
+            items.append(f"{run.label}: no pass kept, so nothing is claimed: {'; '.join(unsettled)}.")
+        if not run.environment["governor"]:
+            items.append(f"{run.label}: clocks could not be read or fixed.")
+        if run.environment["modified"]:
+            items.append(f"{run.label}: the sources had local changes.")
+        items += [
+            f"{run.label}: {one.cell.key}, {tables.threads_of(one.threads)}: {name} not timed, {text}."
+            for one in run.cells
+            for name, text in one.wrong.items()
+        ]
+    levels = {run.level for run in measured if run.device == "cpu"}
+    offered = {level for run in measured for level in (run.environment.get("edge_ops") or {}).get("isa_offered", [])}
+    if levels and offered - levels:
+        items.append(f"ISA levels that the hosts offer and that were not run: {', '.join(sorted(offered - levels))}.")
+    return [Heading(level, "Limits, and checks not run"), Bullets(tuple(items))]
+
+
+def hosts(measured: Sequence[Run], level: int = 2) -> list[Block]:
+    blocks: list[Block] = [Heading(level, "Machines and settings")]
+    for run in measured:
+        blocks += [Heading(level + 1, run.label), tables.environment(run), tables.passes(run)]
+        blocks += [tables.arms(run), *tables.floors(run)]
+    return blocks
+
+
+def every_cell(measured: Iterable[Run], level: int = 2) -> list[Block]:
+    blocks: list[Block] = []
+    for run in measured:
+        if run.compared:
+            blocks += [Heading(level, f"Every cell: {run.label}"), *tables.cells(run, level + 1)]
+    return blocks
+
+
+def blocks(records: Sequence[store.Record]) -> list[Block]:
+    """The whole report."""
+    measured = runs(records)
+    compared = [run for run in measured if run.compared]
+    found: list[Block] = []
+    if compared:
+        found += [*summary(compared), Heading(2, "Losses"), *tables.losses(compared)]
+    return [*found, *limits(measured), *every_cell(compared), *hosts(measured)]
+
+
+def replace_part(document: Path, name: str, text: str) -> None:
+    """Puts `text` between the document's lines `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+
+    Raises:
+        ValueError: the document does not have each once.
+    """
+    document.write_text(replaced(document.read_text(), name, text, str(document)))
+
+
+def replaced(content: str, name: str, text: str, where: str) -> str:
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    if content.count(begin) != 1 or content.count(end) != 1:
+        raise ValueError(f"{where}: needs one line {begin} and one line {end}")
+    head, rest = content.split(begin)
+    return f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
+
+
+__all__ = ["blocks", "every_cell", "hosts", "limits", "markdown", "replace_part", "replaced", "summary"]
