@@ -29,9 +29,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import tomllib
 
 sys.path.insert(0, str(Path(__file__).parent))
 
