@@ -224,13 +224,17 @@ def build_all(wanted: list[Variant], output: Path, build: Path, jobs: int) -> li
     return folders
 
 
-def check_reproducible(wanted: list[Variant], output: Path, jobs: int) -> None:
-    """Builds once more, with other paths, and compares every file."""
-    with tempfile.TemporaryDirectory(prefix="edge-ops-again-") as again:
-        place = Path(again)
-        build_all(wanted, place / "hub", place / "objects", jobs)
+def check_reproducible(wanted: list[Variant], targets: list[str], output: Path, options: list[str]) -> None:
+    """Builds the commit once more, from a clone in another place, and compares every file."""
+    if provenance().get("kernel", {}).get("dirty", True):
+        raise SystemExit("--check-reproducible: needs a clone of the repository without changes")
+    with tempfile.TemporaryDirectory(prefix="edge-ops-again-") as place:
+        clone, again = Path(place) / "clone", Path(place) / "hub"
+        subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(clone)], check=True)
+        command = [sys.executable, str(clone / BUILDER), *targets, "--output", str(again), *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         for variant in wanted:
-            first, second = (base / "build" / variant.folder for base in (output, place / "hub"))
+            first, second = (base / "build" / variant.folder for base in (output, again))
             names = {str(p.relative_to(base)) for base in (first, second) for p in base.rglob("*") if p.is_file()}
             different = [
                 name for name in sorted(names)
@@ -255,12 +259,18 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.targets or not arguments.check:
         targets = arguments.targets or ["cpu", "noarch"]
-        wanted = [v for t in targets for v in variants(t, arguments.torch_aarch64, arguments.cuda_architectures)]
+        torch_aarch64 = arguments.torch_aarch64 and arguments.torch_aarch64.absolute()
+        wanted = [v for t in targets for v in variants(t, torch_aarch64, arguments.cuda_architectures)]
         arguments.output.mkdir(parents=True, exist_ok=True)
         for folder in build_all(wanted, arguments.output, arguments.objects, arguments.jobs):
             print(folder)
         if arguments.check_reproducible:
-            check_reproducible(wanted, arguments.output, arguments.jobs)
+            options = ["--jobs", str(arguments.jobs)]
+            if torch_aarch64:
+                options += ["--torch-aarch64", str(torch_aarch64)]
+            if arguments.cuda_architectures:
+                options += ["--cuda-architectures", arguments.cuda_architectures]
+            check_reproducible(wanted, targets, arguments.output, options)
     if arguments.check:
         raise SystemExit(hub_checks.report(arguments.output))
 
