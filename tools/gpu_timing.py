@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 import torch
 
@@ -81,14 +81,18 @@ def median_time(call: Callable[[], Any], nodes: int = 400, samples: int = 9) -> 
     return statistics.median(timer.sample() for _ in range(samples))
 
 
-def interleaved(timers: Dict[str, GraphTimer], trials: int) -> Dict[str, List[float]]:
-    """Samples of every timer, trial by trial, in an order that rotates and turns around."""
-    names: Sequence[str] = list(timers)
-    samples: Dict[str, List[float]] = {name: [] for name in names}
+def turns(names: Sequence[str], trials: int) -> Iterator[str]:
+    """Every name once a trial, in an order that rotates and turns around."""
     for trial in range(trials):
         turned = [*names[trial % len(names) :], *names[: trial % len(names)]]
-        for name in turned if trial % 2 == 0 else reversed(turned):
-            samples[name].append(timers[name].sample())
+        yield from turned if trial % 2 == 0 else reversed(turned)
+
+
+def interleaved(timers: Dict[str, GraphTimer], trials: int) -> Dict[str, List[float]]:
+    """Samples of every timer, trial by trial."""
+    samples: Dict[str, List[float]] = {name: [] for name in timers}
+    for name in turns(list(timers), trials):
+        samples[name].append(timers[name].sample())
     return samples
 
 

@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 
 import edge_ops
 from models.tiny import FAMILIES, prompt, tiny
+from support.values import DEVICE
 
 # transformers' own code for this rope branches on the largest position, patched or not.
 UNTRACEABLE = ("llama-dynamic",)
@@ -55,7 +56,7 @@ def _decode(model, ids, steps, step=None):
         for position in range(ids.shape[1], ids.shape[1] + steps):
             token = logits[:, -1:].argmax(-1)
             tokens.append(int(token))
-            positions = torch.tensor([[position]])
+            positions = torch.tensor([[position]], device=DEVICE)
             logits = step(token, position_ids=positions, past_key_values=cache, use_cache=True).logits
     return tokens
 
@@ -112,7 +113,7 @@ def test_export_of_a_decode_step(name):
             return self.model(input_ids=ids, position_ids=positions, use_cache=False).logits
 
     ids = prompt(batch=1, length=12)
-    positions = torch.arange(12)[None]
+    positions = torch.arange(12, device=DEVICE)[None]
     length = torch.export.Dim("length", min=2, max=64)
     program = torch.export.export(
         Step(), (ids, positions), dynamic_shapes={"ids": {1: length}, "positions": {1: length}}
@@ -133,14 +134,14 @@ def test_export_with_a_static_cache():
     edge_ops.patch(model)
     model.generation_config.cache_implementation = "static"
     model.generation_config.cache_config = dict(batch_size=1, max_cache_len=32)
-    wrapper = TorchExportableModuleWithStaticCache(model, 1, 32, torch.device("cpu"))
+    wrapper = TorchExportableModuleWithStaticCache(model, 1, 32, torch.device(DEVICE))
     program = torch.export.export(
         wrapper,
         (),
-        kwargs=dict(input_ids=ids[:, :1], cache_position=torch.tensor([0])),
+        kwargs=dict(input_ids=ids[:, :1], cache_position=torch.tensor([0], device=DEVICE)),
         strict=False,
     )
     run = program.module()
     for position in range(ids.shape[1]):
-        logits = run(input_ids=ids[:, position : position + 1], cache_position=torch.tensor([position]))
+        logits = run(input_ids=ids[:, position : position + 1], cache_position=torch.tensor([position], device=DEVICE))
     assert torch.allclose(logits[:, -1], expected, atol=1e-4)

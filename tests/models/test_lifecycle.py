@@ -16,6 +16,7 @@ import edge_ops
 from edge_ops.models import is_patched
 from edge_ops.models.layers import LayerRecord
 from models.tiny import prompt, tiny
+from support.values import DEVICE
 
 SOME = ("llama", "gemma3", "phi4-mini", "qwen3.5")
 
@@ -125,7 +126,7 @@ def test_device_moves():
     buffers = {path: tensor.clone() for path, tensor in model.named_buffers()}
     model.to("meta")
     assert logits(model, ids.to("meta")).device.type == "meta"
-    model.to_empty(device="cpu")
+    model.to_empty(device=DEVICE)
     model.load_state_dict(state)
     with torch.no_grad():
         for path, buffer in model.named_buffers():
@@ -228,9 +229,9 @@ def test_layers_called_one_by_one_overwrite_nothing():
     with torch.no_grad():
         expected = decoder(ids, output_hidden_states=True).hidden_states
         states = [decoder.embed_tokens(ids)]
-        positions = torch.arange(ids.shape[1])[None]
+        positions = torch.arange(ids.shape[1], device=DEVICE)[None]
         rope = decoder.rotary_emb(states[0], positions)
-        mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf")).triu(1)[None, None]
+        mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf"), device=DEVICE).triu(1)[None, None]
         for layer in decoder.layers:
             states.append(layer(states[-1], attention_mask=mask, position_embeddings=rope))
         states[-1] = decoder.norm(states[-1])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import transformers
 
+from support.values import DEVICE
+
 VOCABULARY = 97
 
 _COMMON = dict(
@@ -173,10 +175,10 @@ def tiny(name: str, dtype: torch.dtype = torch.float32, **overrides) -> torch.nn
                     parameter.add_(torch.randn_like(parameter) * 0.3)
                 elif isinstance(module, torch.nn.Linear):
                     parameter.mul_(3.0)
-    return model.to(dtype).eval()
+    return model.to(dtype).to(DEVICE).eval()
 
 
 def prompt(batch: int = 2, length: int = 20) -> torch.Tensor:
     """Token ids [batch, length], none of them padding."""
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(2, VOCABULARY, (batch, length), generator=generator)
+    return torch.randint(2, VOCABULARY, (batch, length), generator=generator).to(DEVICE)

@@ -121,13 +121,20 @@ def rotary_forward(rotary: nn.Module, x: Tensor, position_ids: Tensor, layer_typ
     batch = (x.shape[-3], position_ids.shape[-1])
     plain = position_ids.dim() == 2 or position_ids.stride(0) == 0  # a grid of text only has three equal rows
     table = rotary.__dict__[RECORD].tables.get(layer_type)
-    # A compiled graph and an accelerator must not wait for the largest position: they compute each call's rows.
-    if table is not None and plain and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
+    if table is not None and plain:
         positions = position_ids if position_ids.dim() == 2 else position_ids[0]
-        largest = positions if positions.numel() == 1 else positions.max()
-        return Rope(table.at_least(int(largest.item()) + 1), positions.expand(batch))
-    cos, sin = original(rotary, x.new_empty(0, dtype=torch.float32), position_ids, *kind)
-    half = cos.shape[-1] // 2
-    cache = torch.cat((cos[..., :half], sin[..., :half]), dim=-1).flatten(end_dim=-2)
-    rows = torch.arange(cache.shape[0], device=cache.device).view(cos.shape[:-1])
-    return Rope(cache, rows.expand(batch))
+        if position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
+            largest = positions if positions.numel() == 1 else positions.max()
+            return Rope(table.at_least(int(largest.item()) + 1), positions.expand(batch))
+        # A compiled graph and an accelerator must not wait for the largest position: each call's own rows.
+        inv_freq = getattr(rotary, "inv_freq" if layer_type is None else f"{layer_type}_inv_freq")
+        angles = positions[..., None] * inv_freq.to(positions.device, torch.float32)
+        cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
+        cache = cache if table.scaling == 1.0 else cache * table.scaling
+    else:
+        cos, sin = original(rotary, x.new_empty(0, dtype=torch.float32), position_ids, *kind)
+        half = cos.shape[-1] // 2
+        cache = torch.cat((cos[..., :half], sin[..., :half]), dim=-1)
+    flat = cache.flatten(end_dim=-2)
+    rows = torch.arange(flat.shape[0], device=cache.device).view(cache.shape[:-1])
+    return Rope(flat, rows.expand(batch))
