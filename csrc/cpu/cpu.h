@@ -22,6 +22,14 @@ int levels(const Level** out);
 const char* choose_level(const char* limit, ParallelFor parallel_for);
 const char* chosen_level();
 
+// Elements up to which an operator's rows stay on the calling thread, by kind of operator. No choice changes a bit of
+// any result. What is built in comes from a sweep; a caller may set others, at any time and from any thread.
+struct Grains {
+  int64_t norm, gate, heads;
+};
+Grains grains();
+void set_grains(const Grains& grains);
+
 void run(const RmsNorm& op);
 void run(const FusedAddRmsNorm& op);
 void run(const GatedActivation& op);

@@ -1,5 +1,7 @@
 #include <string.h>
 
+#include <atomic>
+
 #include "cpu.h"
 #include "table.h"
 
@@ -7,15 +9,11 @@ namespace edge_ops {
 namespace cpu {
 namespace {
 
-// Elements below which a fork costs more than it gains, from benchmarks/sweep_grains.py (its samples are in
-// benchmarks/results; its build sets EDGE_OPS_GRAIN to fork always). A single row or token never forks.
-#ifdef EDGE_OPS_GRAIN
-constexpr int64_t kNormGrain = EDGE_OPS_GRAIN, kGateGrain = EDGE_OPS_GRAIN, kHeadsGrain = EDGE_OPS_GRAIN;
-#else
-constexpr int64_t kNormGrain = 24576;
-constexpr int64_t kGateGrain = 8192;
-constexpr int64_t kHeadsGrain = 12288;
-#endif
+// Up to these many elements a fork costs more than it gains, by the sweep in benchmarks/results (`edge-ops tune`). A
+// single row or token never forks.
+std::atomic<int64_t> norm_grain{24576};
+std::atomic<int64_t> gate_grain{8192};
+std::atomic<int64_t> heads_grain{12288};
 
 const RowTable* chosen = nullptr;
 ParallelFor parallel_for = nullptr;
@@ -116,6 +114,14 @@ const char* choose_level(const char* limit, ParallelFor pool) {
 
 const char* chosen_level() { return chosen->name; }
 
+Grains grains() { return {norm_grain.load(), gate_grain.load(), heads_grain.load()}; }
+
+void set_grains(const Grains& grains) {
+  norm_grain.store(grains.norm);
+  gate_grain.store(grains.gate);
+  heads_grain.store(grains.heads);
+}
+
 namespace {
 
 // Normalizes the rows of x into `out`; with a residual, adds it first and leaves the sum there.
@@ -127,7 +133,7 @@ void run_norm(const NormKernel (&kernels)[3][2], const Tensor& x, const Tensor& 
   const Walk<3> walk = walk_rows(tensors, 1);
   const int64_t n = x.size(1);
   if (walk.count == 0 || n == 0) return;
-  for_rows(walk, n, kNormGrain, [&](int64_t row, int64_t rows) {
+  for_rows(walk, n, norm_grain.load(std::memory_order_relaxed), [&](int64_t row, int64_t rows) {
     NormRows args;
     args.x = at(x, walk.offset(0, row));
     args.out = at_mutable(out, walk.offset(1, row));
@@ -159,7 +165,7 @@ void run(const GatedActivation& op) {
   const Walk<2> walk = walk_rows(tensors, 1);
   const int64_t d = out.size(1);
   if (walk.count == 0 || d == 0) return;
-  for_rows(walk, d, kGateGrain, [&](int64_t row, int64_t rows) {
+  for_rows(walk, d, gate_grain.load(std::memory_order_relaxed), [&](int64_t row, int64_t rows) {
     GateRows args;
     args.x = at(x, walk.offset(0, row));
     args.out = at_mutable(out, walk.offset(1, row));
@@ -242,7 +248,7 @@ void run(const QkRope& op) {
   if (walk.count == 0 || elements == 0) return;
 
   const Tensor& cache = op.cos_sin_cache;
-  for_rows(walk, elements, kHeadsGrain, [&](int64_t begin, int64_t tokens) {
+  for_rows(walk, elements, heads_grain.load(std::memory_order_relaxed), [&](int64_t begin, int64_t tokens) {
     int64_t offset[5];
     for (int t = 0; t < 5; t++) offset[t] = walk.offset(t, begin);
     for (int64_t token = 0; token < tokens; token++) {

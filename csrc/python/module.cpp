@@ -50,10 +50,29 @@ PyObject* build_info(PyObject*, PyObject*) {
   return info;
 }
 
+PyObject* grains(PyObject*, PyObject*) {
+  const cpu::Grains now = cpu::grains();
+  return Py_BuildValue("{s:L,s:L,s:L}", "norm", static_cast<long long>(now.norm), "gate",
+                       static_cast<long long>(now.gate), "heads", static_cast<long long>(now.heads));
+}
+
+PyObject* set_grains(PyObject*, PyObject* args) {
+  long long norm, gate, heads;
+  if (!PyArg_ParseTuple(args, "LLL:set_grains", &norm, &gate, &heads)) return nullptr;
+  if (norm < 1 || gate < 1 || heads < 1) {
+    PyErr_Format(PyExc_ValueError, "grains must be 1 or more, got %lld, %lld, %lld", norm, gate, heads);
+    return nullptr;
+  }
+  cpu::set_grains({norm, gate, heads});
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(name, function, documentation): the C function in front of `function`."},
     {"probe", probe, METH_VARARGS, "probe(name, args, kwargs): why that call would not run directly, or None."},
     {"build_info", build_info, METH_NOARGS, "build_info(): what this library was built with and chose."},
+    {"grains", grains, METH_NOARGS, "grains(): elements up to which rows stay on one thread, by kind of operator."},
+    {"set_grains", set_grains, METH_VARARGS, "set_grains(norm, gate, heads): others than the built-in ones."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,

@@ -13,6 +13,8 @@ from .ops import (
     silu_and_mul,
 )
 from .rope import rope_cache
+from .tuning import load_at_import as _load_at_import
+from .tuning import load_tuning
 from .version import __version__
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "fused_qk_norm_rope",
     "gelu_tanh_and_mul",
     "layers",
+    "load_tuning",
     "patch",
     "rms_norm",
     "rope_cache",
@@ -30,3 +33,5 @@ __all__ = [
     "silu_and_mul",
     "unpatch",
 ]
+
+_load_at_import()

@@ -43,12 +43,14 @@ ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Device types that this build has kernels for. A constant: Dynamo cannot trace a call of the native module.
 DEVICES: Tuple[str, ...] = () if extension is None else tuple(extension.build_info()["backends"])
 
+BUILT_IN_GRAINS: Dict[str, int] = {} if extension is None else extension.grains()
+
 
 def build_info() -> Dict[str, Any]:
     """What was built and what was chosen on this host.
 
     Keys: ``version``, ``build`` (namespace of the registered operators, or "pure PyTorch"), ``direct``,
-    ``backends``, ``isa_compiled``, ``isa_offered``, ``isa_chosen``, ``torch``.
+    ``backends``, ``isa_compiled``, ``isa_offered``, ``isa_chosen``, ``grains`` (see tuning.py), ``torch``.
     """
     info: Dict[str, Any] = {
         "version": __version__,
@@ -58,10 +60,12 @@ def build_info() -> Dict[str, Any]:
         "isa_compiled": [],
         "isa_offered": [],
         "isa_chosen": None,
+        "grains": {},
         "torch": torch.__version__,
     }
     if extension is not None:
         info.update(extension.build_info())
+        info["grains"] = extension.grains()
         info["build"] = ops.name
         info["direct"] = not DIRECT_DISABLED
     return info
