@@ -380,14 +380,15 @@ bool execute(const Op& op, int64_t elements, void* stream) {
 
 // --- the operators ----------------------------------------------------------------------
 // Each fills its record from the slots and runs it, unless `dry`. nullptr with no Python error set means
-// "not here": `arguments.refusal` says why.
+// "not here": `arguments.refusal` says why. Numbers and flags are read before tensors: reading them may run Python
+// code (__float__, __bool__), which may resize a tensor or free its memory.
 
 PyObject* rms_norm(PyObject** slots, Arguments& arguments, bool dry) {
   RmsNorm op;
-  arguments.tensor(0, &op.x);
-  arguments.tensor(1, &op.weight);
   arguments.number(2, 1e-6f, &op.eps);
   arguments.number(3, 0.0f, &op.weight_offset);
+  arguments.tensor(0, &op.x);
+  arguments.tensor(1, &op.weight);
   const bool fresh = !arguments.given(4);
   arguments.tensor(4, &op.out);
   arguments.unwatched();
@@ -402,11 +403,11 @@ PyObject* rms_norm(PyObject** slots, Arguments& arguments, bool dry) {
 
 PyObject* fused_add_rms_norm(PyObject** slots, Arguments& arguments, bool dry) {
   FusedAddRmsNorm op;
+  arguments.number(3, 1e-6f, &op.eps);
+  arguments.number(4, 0.0f, &op.weight_offset);
   arguments.tensor(0, &op.x);
   arguments.tensor(1, &op.residual);
   arguments.tensor(2, &op.weight);
-  arguments.number(3, 1e-6f, &op.eps);
-  arguments.number(4, 0.0f, &op.weight_offset);
   arguments.unwatched();
   if (arguments.refusal == nullptr) arguments.checked(check(op));
   void* stream = arguments.refusal == nullptr ? arguments.stream(op.x.device) : nullptr;
@@ -443,11 +444,11 @@ int64_t numel_of(const QkRope::Heads& heads) { return heads.in.present() ? heads
 
 PyObject* rotary_embedding(PyObject** slots, Arguments& arguments, bool dry) {
   QkRope op;
+  arguments.flag(4, false, &op.interleaved);
   arguments.tensor(0, &op.positions);
   arguments.tensor(1, &op.query.in);
   arguments.tensor(2, &op.key.in);
   arguments.tensor(3, &op.cos_sin_cache);
-  arguments.flag(4, false, &op.interleaved);
   op.query.out = op.query.in;
   op.key.out = op.key.in;
   op.eps = op.weight_offset = 0.0f;
@@ -464,16 +465,16 @@ PyObject* rotary_embedding(PyObject** slots, Arguments& arguments, bool dry) {
 
 PyObject* fused_qk_norm_rope(PyObject** slots, Arguments& arguments, bool dry) {
   QkRope op;
+  arguments.number(6, 1e-6f, &op.eps);
+  arguments.number(7, 0.0f, &op.weight_offset);
+  arguments.flag(8, false, &op.interleaved);
+  arguments.flag(9, true, &op.round_normalized);
   arguments.tensor(0, &op.positions);
   arguments.tensor(1, &op.query.in);
   arguments.tensor(2, &op.key.in);
   arguments.tensor(3, &op.query.weight);
   arguments.tensor(4, &op.key.weight);
   arguments.tensor(5, &op.cos_sin_cache);
-  arguments.number(6, 1e-6f, &op.eps);
-  arguments.number(7, 0.0f, &op.weight_offset);
-  arguments.flag(8, false, &op.interleaved);
-  arguments.flag(9, true, &op.round_normalized);
   const bool query_out = arguments.given(10), key_out = arguments.given(11);
   op.query.out = op.query.in;
   op.key.out = op.key.in;
