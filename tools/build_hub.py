@@ -14,13 +14,14 @@ Targets:
 
 The Hub's own builds come from kernel-builder, which needs Nix; build.toml and flake.nix are for it. These are the same
 package, sources and flags without it, for local use and for the tests. A variant's id, which is the name of its module
-and of its operators, follows its content. Needs the packages of requirements/build.txt and requirements/hub.txt.
+and of its operators, follows its content. Needs the packages of requirements/build.txt and requirements/release.txt.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import fcntl
 import hashlib
 import json
 import os
@@ -46,6 +47,8 @@ PACKAGE = ROOT / "torch-ext" / GENERAL["name"].replace("-", "_")
 NOARCH_BACKENDS = ("cpu", "cuda", "metal", "rocm", "xpu")
 TARGETS = ("cpu", "cpu-aarch64", "cuda", "noarch")
 BUILDER = "tools/build_hub.py"
+# One place for the sources of every build: nvcc puts a hash of their folder into its names.
+STAGE = Path("/tmp/edge-ops-hub-sources")
 
 
 class Variant(NamedTuple):
@@ -74,7 +77,8 @@ def native_files() -> list[Path]:
     listed = list(CONFIGURATION["torch"]["src"])
     for kernel in CONFIGURATION["kernel"].values():
         listed += kernel["src"]
-    return [ROOT / name for name in (*sorted(listed), "csrc/exports.map", "CMakeLists.txt")]
+    own = ["CMakeLists.txt", "csrc/exports.map", str((PACKAGE / "_native.pyi").relative_to(ROOT))]
+    return [ROOT / name for name in (*sorted(listed), *own)]
 
 
 def identity(backend: str, *facts: str, native: bool) -> str:
@@ -149,19 +153,30 @@ def variants(target: str, torch_aarch64: Path | None, architectures: str | None)
     return [Variant(folder, "cuda", name, capabilities(architectures), options)]
 
 
+def stage_sources() -> Path:
+    """Copies what the native library is built from to STAGE, and nothing else: the list in build.toml is complete."""
+    wanted = {STAGE / path.relative_to(ROOT): path for path in native_files()}
+    for path in STAGE.rglob("*"):
+        if path.is_file() and path not in wanted and path.name != ".lock":
+            path.unlink()
+    for path, source in wanted.items():
+        if not path.is_file() or path.read_bytes() != source.read_bytes():  # what is equal is not compiled again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path)
+    return STAGE
+
+
 def compile_variant(variant: Variant, build: Path, target: Path, jobs: int) -> None:
     """Builds the native library of a variant in `build`, where objects stay for the next time, and installs it."""
-    done = subprocess.run(
-        ["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}",
-         f"-DEDGE_OPS_NAMESPACE={variant.id}", *variant.options],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["cmake", "-S", str(stage_sources()), "-B", str(build), "-G", "Ninja"]
+    command += [f"-DPython_EXECUTABLE={sys.executable}", f"-DEDGE_OPS_NAMESPACE={variant.id}", *variant.options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{variant.folder}: CMake failed\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     subprocess.run(["cmake", "--build", str(build), "-j", str(jobs)], check=True, stdout=subprocess.DEVNULL)
-    with tempfile.TemporaryDirectory() as stage:
-        subprocess.run(["cmake", "--install", str(build), "--prefix", stage], check=True, stdout=subprocess.DEVNULL)
-        for path in sorted((Path(stage) / PACKAGE.name).iterdir()):
+    with tempfile.TemporaryDirectory() as prefix:
+        subprocess.run(["cmake", "--install", str(build), "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+        for path in sorted((Path(prefix) / PACKAGE.name).iterdir()):
             shutil.copyfile(path, target / path.name)
 
 
@@ -214,7 +229,10 @@ def build_variant(variant: Variant, output: Path, build: Path, jobs: int) -> Pat
 
 def build_all(wanted: list[Variant], output: Path, build: Path, jobs: int) -> list[Path]:
     """The variants, and beside them what the Hub's page shows and `kernels benchmark` runs."""
-    folders = [build_variant(variant, output, build, jobs) for variant in wanted]
+    STAGE.mkdir(exist_ok=True)
+    with (STAGE / ".lock").open("w") as lock:  # a second build waits
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folders = [build_variant(variant, output, build, jobs) for variant in wanted]
     benchmarks = output / "benchmarks"
     shutil.rmtree(benchmarks, ignore_errors=True)
     benchmarks.mkdir()
