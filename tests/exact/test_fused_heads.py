@@ -90,6 +90,15 @@ def test_the_rounded_seam_is_norm_then_rotation(route, rng, dtype, interleaved):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", ((31, 1), (32, 4), (33, 3), (65, 64)), ids=str)
+def test_many_heads(route, rng, dtype, heads):
+    # heads are worked on in blocks of 32, and four of a block at a time
+    for interleaved in (False, True):
+        call = calls.fused_qk_norm_rope(rng, (2,), *heads, 32, 24, dtype=dtype, interleaved=interleaved)
+        call.check(route["fused_qk_norm_rope"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_many_tokens(route, rng, dtype):
     # enough work to be split over threads
     call = calls.fused_qk_norm_rope(rng, (3, 67), 5, 3, 128, 128, dtype=dtype, layout="transposed", max_position=300)

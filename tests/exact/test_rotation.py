@@ -79,6 +79,15 @@ def test_one_position_for_all_tokens(route, rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", ((31, 1), (32, 4), (33, 3), (65, 64)), ids=str)
+def test_many_heads(route, rng, dtype, heads):
+    # heads are worked on in blocks of 32, and four of a block at a time
+    for interleaved in (False, True):
+        call = calls.rotary_embedding(rng, (2,), *heads, 32, 24, dtype=dtype, interleaved=interleaved)
+        call.check(route["rotary_embedding"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_many_tokens(route, rng, dtype):
     # enough work to be split over threads; batched, so that a thread's tokens cross from one batch to the next
     for interleaved in (False, True):

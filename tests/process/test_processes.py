@@ -5,6 +5,7 @@ import os
 import pickle
 import platform
 import sys
+import weakref
 
 import pytest
 import torch
@@ -175,6 +176,14 @@ def test_no_reference_is_kept_or_lost():
         for refused in (lambda: edge_ops.rms_norm(x, bad), lambda: edge_ops.rms_norm(x, w, nothing=1)):
             with pytest.raises((ValueError, TypeError)):
                 refused()
+
+    # what is returned belongs to the caller alone
+    for call in (lambda: edge_ops.rms_norm(x, w), lambda: edge_ops.silu_and_mul(x)):
+        result = call()
+        assert sys.getrefcount(result) == 2  # the variable, and the question itself
+        there = weakref.ref(result)
+        del result
+        assert there() is None
 
     everything()
     before = [sys.getrefcount(t) for t in tensors] + [sys.getrefcount(v) for v in (None, True, False)]

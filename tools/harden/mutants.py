@@ -68,7 +68,7 @@ KERNELS = (
     _FUSED_TURN,
     one(
         "multiply-adds contracted by the compiler",
-        "CMakeLists.txt", "-ffp-contract=off", "-ffp-contract=fast", NORMS,
+        "CMakeLists.txt", "-ffp-contract=off", "-ffp-contract=fast -O2", NORMS,
     ),
     one("rotation off by one part per million", ROWS,
         "const Vec c = load(f.cos + i), s", "const Vec c = load(f.cos + i) * Vec::all(1.000001f), s", ROTATIONS),
@@ -254,6 +254,11 @@ CALLS = (
     one("a reference to an argument kept by the fallback", DIRECT,
         "  Py_XDECREF(tuple);\n  Py_XDECREF(dict);\n  return result;", "  Py_XDECREF(dict);\n  return result;",
         "tests/process/test_processes.py"),
+    one("a tensor looked at before a number is read", DIRECT,
+        "arguments.number(2, 1e-6f, &op.eps);\n  arguments.number(3, 0.0f, &op.weight_offset);\n"
+        "  arguments.tensor(0, &op.x);",
+        "arguments.tensor(0, &op.x);\n  arguments.number(2, 1e-6f, &op.eps);\n"
+        "  arguments.number(3, 0.0f, &op.weight_offset);", "tests/process/test_fuzz.py"),
     one("a mark of mutation missing", BINDING,
         'm.def("fused_add_rms_norm(Tensor(a!) x, Tensor(b!) residual,',
         'm.def("fused_add_rms_norm(Tensor(a!) x, Tensor residual,',
@@ -286,7 +291,9 @@ PYTHON = (
            '("silu_and_mul", x, None)\n    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))',
            '("silu_and_mul", x, None)\n    return x.new_empty(x.shape)', "tests/framework"),
     python("an older torch accepted", "native.py", "MINIMUM_TORCH = (2, 10)", "MINIMUM_TORCH = (2, 9)",
-           "tests/process"),
+           "tests/process/test_hosts.py -k old"),
+    python("a subinterpreter accepted", "interpreter.py", "_module.get_current() != _module.get_main()",
+           "_module.get_current() == None", "tests/process/test_hosts.py -k subinterpreter"),
 )  # fmt: skip
 
-MUTANTS: Tuple[Mutant, ...] = (*KERNELS, *CALLS, *PYTHON)
+MUTANTS: Tuple[Mutant, ...] = (*PYTHON, *CALLS, *KERNELS)

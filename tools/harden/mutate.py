@@ -40,6 +40,8 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.root, self.build = folder / "source", folder / "build"
         self.root.mkdir()
+        head = ["git", "rev-parse", "--short=10", "HEAD"]
+        self.commit = subprocess.run(head, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
         subprocess.run(["tar", "-x"], cwd=self.root, check=True, input=archive)
         # -O1: half the time to compile, and the same bits as any other level
@@ -108,6 +110,7 @@ def check(copy: Copy, mutant: Mutant) -> Dict[str, object]:
             path.write_text(text)
     return {
         "name": mutant.name,
+        "commit": copy.commit,
         "files": sorted({edit.file for edit in mutant.edits}),
         "tests": mutant.tests,
         "level": mutant.level,
@@ -149,7 +152,8 @@ def render(kept: Path, page: Path) -> None:
     text = page.read_text()
     head, rest = text.split(BEGIN)
     content = json.loads(kept.read_text())
-    where = f"Sources at {content['commit']}, {content['host']}. "
+    commits = ", ".join(dict.fromkeys(r["commit"] for r in content["results"]))
+    where = f"Sources at {commits}; {content['host']}. "
     page.write_text(f"{head}{BEGIN}\n{where}{table(content['results'])}\n{END}{rest.split(END)[1]}")
 
 
@@ -171,13 +175,10 @@ def main() -> int:
     if arguments.render:
         render(*arguments.render)
         return 0
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     kept: Optional[dict] = None
     if arguments.json and arguments.json.exists():
         kept = json.loads(arguments.json.read_text())
-    content = kept or {"commit": commit.stdout.strip(), "host": host(), "results": []}
+    content = kept or {"host": host(), "results": []}
     known = {r["name"] for r in content["results"] if r["caught_by"]}
     content["results"] = [r for r in content["results"] if r["caught_by"]]
     chosen = [m for m in MUTANTS if re.search(arguments.only, m.name) and m.name not in known]

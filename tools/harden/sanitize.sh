@@ -25,7 +25,7 @@ cmake --install "$work/build" --prefix "$work/source/torch-ext" > /dev/null
 
 # The C++ runtime beside libasan: it looks for __cxa_throw before torch brings it.
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)"
-export ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0:abort_on_error=1:strict_string_checks=1"
+export ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0:abort_on_error=1:strict_string_checks=1"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
 export PYTHONMALLOC=malloc PYTHONPATH="$work/source/torch-ext" HF_HUB_OFFLINE=1
 cd "$work/source"

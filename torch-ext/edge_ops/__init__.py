@@ -1,5 +1,6 @@
 """Fused operators for decoding small transformers, with the same bits on every backend."""
 
+from . import interpreter as _interpreter  # noqa: F401  # before anything that imports torch
 from . import layers
 from .models import patch, unpatch
 from .ops import (
