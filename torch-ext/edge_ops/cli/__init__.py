@@ -7,7 +7,7 @@ import sys
 from typing import List, Optional
 
 from .. import __version__
-from . import bench, report, tune
+from . import bench, qualify, report, tune
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Version, build, ISA levels, backends, and a self-check of every operator against the contract.",
     )
     info.add_argument("--json", action="store_true", help="print one JSON object")
-    for command in (bench, report, tune):
+    for command in (bench, report, tune, qualify):
         command.add(commands)
     return parser
 
