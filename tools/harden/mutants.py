@@ -201,6 +201,10 @@ CALLS = (
         "const int64_t rows = left_in_run < end - begin ? end - begin : end - begin;", NORMS),
     one("a piece that starts inside a run taken for a whole one", DISPATCH,
         "const int64_t left_in_run = run - begin % run;", "const int64_t left_in_run = run;", THREADS),
+    one("a grain that threads share not atomic", DISPATCH, "std::atomic<int64_t> gate_grain{8192};",
+        "struct {\n  int64_t value;\n  int64_t load(std::memory_order) const { return value; }\n"
+        "  int64_t load() const { return value; }\n  void store(int64_t other) { value = other; }\n"
+        "} gate_grain{8192};", "tests/native/test_threads.py", builds=False),
     one("overlap of x and residual not asked", OPS,
         '  if (overlap(op.x, op.residual)) return "x: must not overlap residual";\n', "", REFUSALS),
     one("overlap of the result and the cache not asked", OPS,
