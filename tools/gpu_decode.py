@@ -15,10 +15,10 @@ left out, and the record says so):
     compiled          the same step through torch.compile, mode reduce-overhead
     patched_compiled
 
---dependent adds the patched step as a graph with programmatic dependent launch for no operator, for all, and for each
-alone (needs the harness of tests/cuda). Every arm works on weights of its own with the same values. A window is whole
-runs of 128 tokens until its seconds are over; windows of all arms take turns. Tiny models in float32 come first: every
-arm must give eager's tokens there.
+--dependent adds the patched step as a graph with programmatic dependent launch for no operator, for all, for each
+alone, and as the operators choose by themselves (needs the harness of tests/cuda). Eager, Liger's and patched arms have
+weights of their own with the same values. A window is whole runs of 128 tokens until its seconds are over; windows of
+all arms take turns. Tiny models in float32 come first: every arm must give eager's tokens there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -237,7 +237,7 @@ class Compiled(Static):
 
 
 @contextlib.contextmanager
-def through_plans(dependent: Dict[str, bool]) -> Iterator[None]:
+def through_plans(dependent: Dict[str, int]) -> Iterator[None]:
     """Has the patched models launch through the test harness, with dependent launch as given for each operator."""
     from cuda import harness
 
@@ -316,6 +316,21 @@ class Arm:
                 self.joules.append((energy.joules() - before) / (runs * TOKENS))
 
 
+def prepared(
+    base: torch.nn.Module, family: str, kind: str
+) -> Tuple[torch.nn.Module, Callable[[], ContextManager[None]]]:
+    """The model of a kind of arm, with weights of its own, and the block that it has to run in."""
+    if kind == "eager":
+        return base, contextlib.nullcontext
+    model = copy.deepcopy(base)
+    if kind == "liger":
+        return model, use_liger(model, family)
+    report = edge_ops.patch(model)
+    if report.kept:
+        print(report, flush=True)
+    return model, contextlib.nullcontext
+
+
 def make_arms(base: torch.nn.Module, family: str, names: List[str], prompt: torch.Tensor, missing: dict) -> dict:
     """Name -> arm. Loops of one kind of model share its weights, each with a cache of its own."""
     loops = {"graphs": Captured, "compiled": Compiled}
@@ -323,36 +338,38 @@ def make_arms(base: torch.nn.Module, family: str, names: List[str], prompt: torc
     arms: Dict[str, Arm] = {}
     for name in names:
         kind = name.split("_")[0] if name.startswith(("patched", "liger")) else "eager"
-        if kind not in models:
-            model, within = base if kind == "eager" else copy.deepcopy(base), contextlib.nullcontext
-            try:
-                if kind == "patched":
-                    report = edge_ops.patch(model)
-                    if report.kept:
-                        print(report, flush=True)
-                if kind == "liger":
-                    within = use_liger(model, family)
-            except ImportError as problem:
-                missing[name] = str(problem)
-                continue
-            models[kind] = model, within
-        model, within = models[kind]
         loop = next((loops[part] for part in loops if part in name.split("_")), Growing)
         started = time.perf_counter()
-        with within():
-            arms[name] = Arm(loop(model, prompt), within)
-        print(f"{name}: ready after {time.perf_counter() - started:.0f} s", flush=True)
+        try:
+            if kind not in models:
+                models[kind] = prepared(base, family, kind)
+            model, within = models[kind]
+            with within():
+                arms[name] = Arm(loop(model, prompt), within)
+        except Exception as problem:
+            if name in ("eager", "patched"):
+                raise
+            missing[name] = f"{type(problem).__name__}: {problem}"[:500]
+        print(f"{name}: {missing.get(name, 'ready')} after {time.perf_counter() - started:.0f} s", flush=True)
     return arms
 
 
 def dependent_arms(base: torch.nn.Module, family: str, prompt: torch.Tensor) -> Dict[str, Arm]:
-    """The patched step as a graph, with dependent launch for no operator (twice), for all, and for each alone."""
+    """The patched step as a graph: dependent launch for no operator (twice), all, each alone, and as they choose."""
+    from cuda.harness import ALWAYS, IN_CHAINS, NEVER
+
     model, used = copy.deepcopy(base), USED[family]
     edge_ops.patch(model)
-    chosen = {"none": (), "none_null": (), "all": used, **{operator: (operator,) for operator in used}}
+    choices = {
+        "none": dict.fromkeys(used, NEVER),
+        "none_null": dict.fromkeys(used, NEVER),
+        "all": dict.fromkeys(used, ALWAYS),
+        "in_chains": dict.fromkeys(used, IN_CHAINS),
+        **{operator: {**dict.fromkeys(used, NEVER), operator: ALWAYS} for operator in used},
+    }
     arms = {}
-    for name, operators in chosen.items():
-        with through_plans({operator: operator in operators for operator in used}):
+    for name, choice in choices.items():
+        with through_plans(choice):
             arms[name] = Arm(Captured(model, prompt))
     return arms
 
@@ -381,6 +398,7 @@ def run(name: str, options: argparse.Namespace, energy: Optional[Energy]) -> Dic
     result: Dict[str, Any] = {"dtype": str(dtype).split(".")[1], "missing": {}}
     result["weights_bytes"] = sum(p.numel() * p.element_size() for p in base.parameters())
     arms = make_arms(base, family, options.arms.split(","), prompt, result["missing"])
+    result["graphs_left_out"] = torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]
     result["first_difference"] = agreement(arms)
     print(name, "first token that differs from eager's:", result["first_difference"], flush=True)
     if device == "cuda" and tiny:

@@ -112,15 +112,15 @@ struct Request {
 // want wide loads.
 Plan plan_for(const Request& request) {
   const int64_t elements = request.walk.count * request.d;
-  Plan plan = elements < (1 << 14)    ? Plan{Plan::kRegisters, 2, 1, 256, true}
-              : elements < (11 << 15) ? Plan{Plan::kRegisters, 2, 1, 512, true}
-              : elements < (5 << 17)  ? Plan{Plan::kRegisters, 4, 1, 256, true}
-              : elements < (9 << 17)  ? Plan{Plan::kRegisters, 4, 1, 512, true}
-              : elements < (1 << 21)  ? Plan{Plan::kRegisters, 8, 1, 128, true}
-              : elements < (1 << 22)  ? Plan{Plan::kRegisters, 8, 1, 256, true}
-                                      : Plan{Plan::kRegisters, 8, 2, 128, true};
+  Plan plan = elements < (1 << 14)    ? Plan{Plan::kRegisters, 2, 1, 256, Plan::kInChains}
+              : elements < (11 << 15) ? Plan{Plan::kRegisters, 2, 1, 512, Plan::kInChains}
+              : elements < (5 << 17)  ? Plan{Plan::kRegisters, 4, 1, 256, Plan::kInChains}
+              : elements < (9 << 17)  ? Plan{Plan::kRegisters, 4, 1, 512, Plan::kInChains}
+              : elements < (1 << 21)  ? Plan{Plan::kRegisters, 8, 1, 128, Plan::kInChains}
+              : elements < (1 << 22)  ? Plan{Plan::kRegisters, 8, 1, 256, Plan::kInChains}
+                                      : Plan{Plan::kRegisters, 8, 2, 128, Plan::kInChains};
   while (plan.elements > 1 && !request.vectors_fit(plan.elements)) plan.elements /= 2, plan.repeats = 1;
-  if (!request.vectors_fit(plan.elements)) return {Plan::kAny, 1, 1, kAnyThreads, true};
+  if (!request.vectors_fit(plan.elements)) return {Plan::kAny, 1, 1, kAnyThreads, Plan::kInChains};
   return plan;
 }
 

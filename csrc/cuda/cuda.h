@@ -11,10 +11,12 @@ struct Plan {
   // The kernel: `kRegisters` keeps a row (a head, a vector) in registers, `kLanes` shares a warp among narrow rows,
   // `kAny` takes every length, stride and alignment.
   enum Kernel : uint8_t { kRegisters, kLanes, kAny } kernel;
-  int elements;    // contiguous elements of a load
-  int repeats;     // loads a thread holds at once: chunks of a row, heads of a token
-  int threads;     // a block
-  bool dependent;  // programmatic dependent launch, on devices that have it
+  int elements;  // contiguous elements of a load
+  int repeats;   // loads a thread holds at once: chunks of a row, heads of a token
+  int threads;   // a block
+  // Programmatic dependent launch, on devices that have it. `kInChains`: where the call is captured into a graph right
+  // behind another of these kernels; behind any other kernel it costs more than it gains.
+  enum Dependent : uint8_t { kNever, kAlways, kInChains } dependent;
 };
 
 Plan plan(const RmsNorm& op);
@@ -22,7 +24,8 @@ Plan plan(const FusedAddRmsNorm& op);
 Plan plan(const GatedActivation& op);
 Plan plan(const QkRope& op);
 
-// Launches a checked operator on `stream` of device `device`: no allocation, no synchronization, no query.
+// Launches a checked operator on `stream` of device `device`: no allocation, no synchronization. The stream is asked
+// whether it is being captured.
 // Returns nullptr or an error's text.
 const char* run(const RmsNorm& op, int device, void* stream);
 const char* run(const FusedAddRmsNorm& op, int device, void* stream);

@@ -127,25 +127,25 @@ Plan plan_for(const Request& request) {
   const int64_t elements = request.tokens.count * request.heads() * (normalize ? request.size : request.rotary_dim);
   Plan plan;
   if (normalize) {
-    plan = elements < (1 << 17)   ? Plan{Plan::kRegisters, 4, 1, 128, true}
-           : elements < (1 << 18) ? Plan{Plan::kRegisters, 4, 1, 64, true}
-           : elements < (1 << 21) ? Plan{Plan::kRegisters, 8, 1, 128, true}
-           : elements < (1 << 22) ? Plan{Plan::kRegisters, 8, 2, 128, true}
-                                  : Plan{Plan::kRegisters, 8, 4, 128, true};
+    plan = elements < (1 << 17)   ? Plan{Plan::kRegisters, 4, 1, 128, Plan::kInChains}
+           : elements < (1 << 18) ? Plan{Plan::kRegisters, 4, 1, 64, Plan::kInChains}
+           : elements < (1 << 21) ? Plan{Plan::kRegisters, 8, 1, 128, Plan::kInChains}
+           : elements < (1 << 22) ? Plan{Plan::kRegisters, 8, 2, 128, Plan::kInChains}
+                                  : Plan{Plan::kRegisters, 8, 4, 128, Plan::kInChains};
   } else {
-    plan = elements < (1 << 16)   ? Plan{Plan::kRegisters, 4, 1, 128, true}
-           : elements < (1 << 18) ? Plan{Plan::kRegisters, 4, 2, 128, true}
-           : elements < (1 << 20) ? Plan{Plan::kRegisters, 4, 2, 256, true}
-           : elements < (1 << 21) ? Plan{Plan::kRegisters, 4, 4, 128, true}
-           : elements < (3 << 20) ? Plan{Plan::kRegisters, 4, 2, 128, true}
-                                  : Plan{Plan::kRegisters, 4, 4, 256, true};
+    plan = elements < (1 << 16)   ? Plan{Plan::kRegisters, 4, 1, 128, Plan::kInChains}
+           : elements < (1 << 18) ? Plan{Plan::kRegisters, 4, 2, 128, Plan::kInChains}
+           : elements < (1 << 20) ? Plan{Plan::kRegisters, 4, 2, 256, Plan::kInChains}
+           : elements < (1 << 21) ? Plan{Plan::kRegisters, 4, 4, 128, Plan::kInChains}
+           : elements < (3 << 20) ? Plan{Plan::kRegisters, 4, 2, 128, Plan::kInChains}
+                                  : Plan{Plan::kRegisters, 4, 4, 256, Plan::kInChains};
   }
   if (shape_for(request, plan.elements).pieces != 0) return plan;
   // The other width may fit where this one does not; the narrow one takes one head a group.
   plan.elements = plan.elements == 4 ? 8 : 4;
   plan.repeats = 1;
   if (shape_for(request, plan.elements).pieces != 0) return plan;
-  return {Plan::kAny, 1, 1, kAnyThreads, true};
+  return {Plan::kAny, 1, 1, kAnyThreads, Plan::kInChains};
 }
 
 using Kernel = void (*)(Heads);

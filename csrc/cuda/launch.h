@@ -188,9 +188,46 @@ struct Target {
   cudaStream_t stream;
 };
 
+// The last node of a stream that is being captured into a graph.
+struct Tail {
+  bool captured = false;
+  unsigned long long capture = 0;  // of all captures of the process, which one
+  cudaGraphNode_t node = nullptr;  // nullptr: none, or several
+
+  bool operator==(const Tail& other) const { return capture == other.capture && node == other.node; }
+};
+
+inline Tail tail_of(cudaStream_t stream) {
+  Tail tail;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) cudaGetLastError();
+  if (status != cudaStreamCaptureStatusActive) return tail;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  size_t count = 0;
+#if CUDART_VERSION >= 13000
+  const auto capture_info = cudaStreamGetCaptureInfo;
+#else
+  const auto capture_info = cudaStreamGetCaptureInfo_v3;
+#endif
+  if (capture_info(stream, &status, &tail.capture, nullptr, &nodes, &edges, &count) != cudaSuccess) {
+    cudaGetLastError();
+    return Tail();
+  }
+  tail.captured = true;
+  if (count == 1) tail.node = nodes[0];
+  return tail;
+}
+
+// What this thread last added to a graph. A hint: it decides how a kernel is launched, never what it computes.
+inline Tail& last_captured() {
+  static thread_local Tail tail;
+  return tail;
+}
+
 template <class Arguments>
-cudaError_t launch(void (*kernel)(Arguments), int64_t blocks, int threads, const Arguments& arguments, bool dependent,
-                   const Target& target) {
+cudaError_t launch(void (*kernel)(Arguments), int64_t blocks, int threads, const Arguments& arguments,
+                   Plan::Dependent dependent, const Target& target) {
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -199,8 +236,14 @@ cudaError_t launch(void (*kernel)(Arguments), int64_t blocks, int threads, const
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = target.stream;
   config.attrs = &attribute;
-  config.numAttrs = dependent && has_dependent_launch(target.device) ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, arguments);
+  const bool possible = dependent != Plan::kNever && has_dependent_launch(target.device);
+  Tail before;
+  if (possible && dependent == Plan::kInChains) before = tail_of(target.stream);
+  const bool behind_own = before.node != nullptr && before == last_captured();
+  config.numAttrs = possible && (dependent == Plan::kAlways || behind_own) ? 1 : 0;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments);
+  if (before.captured) last_captured() = tail_of(target.stream);
+  return error;
 }
 
 }  // namespace cuda

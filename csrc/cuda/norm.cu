@@ -261,16 +261,16 @@ struct Request {
 Plan plan_for(const Request& request) {
   const int64_t n = request.n(), rows = request.walk.count, chunks = ceil_div(n, numerics::kChunk);
   if (!request.vectors_fit()) {
-    if (request.rows_fit() && chunks <= 32) return {Plan::kRegisters, 1, 1, 0, true};
-    return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
+    if (request.rows_fit() && chunks <= 32) return {Plan::kRegisters, 1, 1, 0, Plan::kInChains};
+    return {Plan::kAny, 1, 1, 32 * kAnyWarps, Plan::kInChains};
   }
-  if (chunks > 64) return {Plan::kAny, 1, 1, 32 * kAnyWarps, true};
-  if (chunks == 1) return {Plan::kLanes, kVector, 1, rows < 2048 || n <= 64 ? 128 : 256, true};
+  if (chunks > 64) return {Plan::kAny, 1, 1, 32 * kAnyWarps, Plan::kInChains};
+  if (chunks == 1) return {Plan::kLanes, kVector, 1, rows < 2048 || n <= 64 ? 128 : 256, Plan::kInChains};
   const int a_warp = chunks <= 6    ? 1
                      : chunks <= 12 ? (rows < 256 ? 1 : 2)
                      : chunks <= 24 ? (rows < 1024 ? 2 : 4)
                                     : (rows < 256 ? 2 : 4);
-  return {Plan::kRegisters, kVector, a_warp, 0, true};
+  return {Plan::kRegisters, kVector, a_warp, 0, Plan::kInChains};
 }
 
 using Kernel = void (*)(Norm);

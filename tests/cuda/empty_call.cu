@@ -28,7 +28,7 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   void* stream = nullptr;
   if (dlpack->current_work_stream(kDLCUDA, 0, &stream) != 0) return nullptr;
   const cuda::Target target{0, static_cast<cudaStream_t>(stream)};
-  if (const char* problem = cuda::error_text(cuda::launch(nothing, 1, 32, Nothing{}, true, target))) {
+  if (const char* problem = cuda::error_text(cuda::launch(nothing, 1, 32, Nothing{}, cuda::Plan::kNever, target))) {
     PyErr_SetString(PyExc_RuntimeError, problem);
     return nullptr;
   }

@@ -1,5 +1,8 @@
 // The CUDA kernels behind a C interface, for tests and sweeps: any plan, no PyTorch. Also an empty kernel, which is the
 // floor of a launch, and the shortcuts of numerics.cuh beside what they stand for.
+#include <algorithm>
+#include <vector>
+
 #include "../../csrc/cuda/launch.h"
 #include "../../csrc/cuda/numerics.cuh"
 
@@ -46,8 +49,20 @@ OPERATOR(GatedActivation, gated_activation)
 OPERATOR(QkRope, qk_rope)
 
 EXPORT const char* run_nothing(bool dependent, int device, void* stream) {
+  const auto how = dependent ? cuda::Plan::kAlways : cuda::Plan::kNever;
   return cuda::error_text(
-      cuda::launch(nothing, 1, 32, Nothing{}, dependent, cuda::Target{device, static_cast<cudaStream_t>(stream)}));
+      cuda::launch(nothing, 1, 32, Nothing{}, how, cuda::Target{device, static_cast<cudaStream_t>(stream)}));
+}
+
+// How many edges of a graph let their second kernel start early, or -1.
+EXPORT int64_t count_programmatic_edges(cudaGraph_t graph) {
+  size_t count = 0;
+  if (cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count) != cudaSuccess) return -1;
+  std::vector<cudaGraphNode_t> from(count), to(count);
+  std::vector<cudaGraphEdgeData> data(count);
+  if (cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count) != cudaSuccess) return -1;
+  return std::count_if(data.begin(), data.end(),
+                       [](const cudaGraphEdgeData& edge) { return edge.type == cudaGraphDependencyTypeProgrammatic; });
 }
 
 EXPORT const char* run_count_wrong_inverses(uint32_t first, uint32_t count, float n, float eps, void* wrong,

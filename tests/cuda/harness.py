@@ -32,10 +32,11 @@ class Plan(NamedTuple):
     elements: int
     repeats: int
     threads: int
-    dependent: bool
+    dependent: int  # NEVER, ALWAYS or IN_CHAINS
 
 
 REGISTERS, LANES, ANY = range(3)
+NEVER, ALWAYS, IN_CHAINS = range(3)
 
 
 class _Plan(ctypes.Structure):
@@ -44,7 +45,7 @@ class _Plan(ctypes.Structure):
         ("elements", ctypes.c_int),
         ("repeats", ctypes.c_int),
         ("threads", ctypes.c_int),
-        ("dependent", ctypes.c_bool),
+        ("dependent", ctypes.c_uint8),
     ]
 
 
@@ -144,6 +145,8 @@ def library() -> ctypes.CDLL:
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     loaded.run_nothing.restype = ctypes.c_char_p
     loaded.run_nothing.argtypes = [ctypes.c_bool, ctypes.c_int, ctypes.c_void_p]
+    loaded.count_programmatic_edges.restype = ctypes.c_int64
+    loaded.count_programmatic_edges.argtypes = [ctypes.c_void_p]
     loaded.run_count_wrong_inverses.restype = ctypes.c_char_p
     loaded.run_count_wrong_inverses.argtypes = [
         ctypes.c_uint32, ctypes.c_uint32, ctypes.c_float, ctypes.c_float, ctypes.c_void_p, ctypes.c_void_p,
@@ -216,6 +219,11 @@ def nothing(dependent: bool = False) -> None:
     problem = library().run_nothing(dependent, device, torch.cuda.current_stream(device).cuda_stream)
     if problem is not None:
         raise RuntimeError(problem.decode())
+
+
+def programmatic_edges(graph: torch.cuda.CUDAGraph) -> int:
+    """How many edges of a graph (made with `keep_graph=True`) let their second kernel start early."""
+    return int(library().count_programmatic_edges(graph.raw_cuda_graph()))
 
 
 def wrong_inverses(first: int, count: int, n: int, eps: float) -> int:

@@ -87,9 +87,9 @@ void run(const Op& op, const std::vector<Plan>& plans) {
 }
 
 void norms(DType dtype) {
-  std::vector<Plan> plans = {{Plan::kAny, 1, 1, 0, true}, {Plan::kRegisters, 1, 1, 0, true}};
-  for (const int threads : {32, 128, 256}) plans.push_back({Plan::kLanes, 8, 1, threads, true});
-  for (const int chunks : {1, 2, 4}) plans.push_back({Plan::kRegisters, 8, chunks, 0, true});
+  std::vector<Plan> plans = {{Plan::kAny, 1, 1, 0, Plan::kAlways}, {Plan::kRegisters, 1, 1, 0, Plan::kAlways}};
+  for (const int threads : {32, 128, 256}) plans.push_back({Plan::kLanes, 8, 1, threads, Plan::kAlways});
+  for (const int chunks : {1, 2, 4}) plans.push_back({Plan::kRegisters, 8, chunks, 0, Plan::kAlways});
   for (const int64_t width : {1, 7, 64, 100, 128, 200, 256, 576, 1001, 1152, 8192, 16385}) {
     for (const DType weight : {dtype, DType::kFloat32}) {
       Arena arena;
@@ -110,9 +110,10 @@ void norms(DType dtype) {
 }
 
 void activations(DType dtype) {
-  std::vector<Plan> plans = {{Plan::kAny, 1, 1, 0, true}};
-  for (const int elements : {1, 2, 4, 8}) plans.push_back({Plan::kRegisters, elements, 1, 32 * elements, true});
-  plans.push_back({Plan::kRegisters, 8, 2, 64, true});
+  std::vector<Plan> plans = {{Plan::kAny, 1, 1, 0, Plan::kAlways}};
+  for (const int elements : {1, 2, 4, 8})
+    plans.push_back({Plan::kRegisters, elements, 1, 32 * elements, Plan::kAlways});
+  plans.push_back({Plan::kRegisters, 8, 2, 64, Plan::kAlways});
   for (const int64_t d : {1, 37, 64, 100, 1536}) {
     for (const Gate gate : {Gate::kSilu, Gate::kGeluTanh}) {
       Arena arena;
@@ -126,9 +127,9 @@ void activations(DType dtype) {
 }
 
 void heads(DType dtype) {
-  std::vector<Plan> plans = {{Plan::kAny, 1, 1, 0, true}};
+  std::vector<Plan> plans = {{Plan::kAny, 1, 1, 0, Plan::kAlways}};
   for (const int elements : {4, 8}) {
-    for (const int repeats : {1, 2, 4}) plans.push_back({Plan::kRegisters, elements, repeats, 64, true});
+    for (const int repeats : {1, 2, 4}) plans.push_back({Plan::kRegisters, elements, repeats, 64, Plan::kAlways});
   }
   const struct {
     int64_t size, rotary;

@@ -441,3 +441,33 @@ def test_chain_of_dependent_kernels(tokens):
             buffer.fill_(float("nan"))
         graph.replay()
         assert torch.equal(result.view(torch.int16), want.view(torch.int16))
+
+
+def test_only_chains_are_launched_early():
+    """A captured kernel may start early behind another of these kernels, and behind no other."""
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("no dependent launch on this device")
+    x, y = random(4, 1024), random(4, 1024)
+    norm, product = harness.rms_norm(x, None, out=y), harness.gated_activation("silu_and_mul", x, out=random(4, 512))
+    assert norm.plan().dependent == product.plan().dependent == harness.IN_CHAINS
+    norm()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        norm()  # the first node
+        norm()  # early
+        y.mul_(2)
+        product()
+        product()  # early
+        norm()  # early
+        x.copy_(y)
+        norm()
+    assert harness.programmatic_edges(graph) == 3
+    other = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(other):  # what another graph ended with says nothing
+        norm()
+    assert harness.programmatic_edges(other) == 0
+    graph.instantiate()
+    graph.replay()
+    other.instantiate()
+    other.replay()
+    torch.cuda.synchronize()
