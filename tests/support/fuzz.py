@@ -132,6 +132,9 @@ class _Builder:
             if tangled and d != len(shape) - 1:
                 strides[d] = self.random.choice((0, 1, 2, shape[-1] // 2, shape[-1], shape[-1] + 1))
             step = max(step, strides[d] * max(1, shape[d])) + self.random.choice((0, 0, 0, 1, 5))
+        for d, n in enumerate(shape):
+            if n == 1 and self.seldom(3):
+                strides[d] = self.random.choice((0, 3, 1 << 33, 1 << 60))  # means nothing
         span = 1 + sum(max(0, n - 1) * s for n, s in zip(shape, strides))
         if self.seldom(4) and span * item <= SHARED_BYTES:
             raw = self.shared
@@ -168,7 +171,7 @@ class _Builder:
         kind = self.random.randrange(15)
         if kind == 0:
             return self.random.choice((None, 1.5, "x", [1.0], (), object(), Broken(), b"", Tensor, torch.float32))
-        if kind == 1 and value.dim():
+        if kind == 1 and value.dim() and value.shape[-1]:
             self.comparable = False
             return value[..., :1].expand(*value.shape[:-1], HUGE)
         if kind == 2 and value.dim() > 1 and value.shape[0]:

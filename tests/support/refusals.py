@@ -255,6 +255,10 @@ for _side, _other in (("query", "key"), ("key", "query")):
     _weight_refusals(FUSED, _w)
     _like_refusals(FUSED, _out)
     refuse(FUSED, _out, ValueError, f"without {_side}", lambda a, s=_side: a.update({s: None}))
+    refuse(
+        FUSED, _w, TypeError, f"a list, without {_side}",
+        lambda a, s=_side, w=_w: a.update({s: None, f"{s}_out": None, w: [1.0]}),
+    )  # fmt: skip
     refuse_overlap(FUSED, _out, "expanded", set_to(_out, expanded))
     refuse_overlap(FUSED, _out, "one element on", overlapping(_out, _side, 1))
     refuse_overlap(FUSED, _out, "holds a weight", into(_w, _out))

@@ -318,6 +318,8 @@ def fused_qk_norm_rope(
         if value is None:
             if out is not None:
                 raise ValueError(f"{out_name} must be None where {name} is None")
+            if weight is not None:
+                _tensor(weight_name, weight)
             continue
         _weight(weight_name, weight, "head_size", value.shape[-1], name, value)
         if out is None:
