@@ -77,7 +77,12 @@ def native_files() -> list[Path]:
     listed = list(CONFIGURATION["torch"]["src"])
     for kernel in CONFIGURATION["kernel"].values():
         listed += kernel["src"]
-    own = ["CMakeLists.txt", "csrc/exports.map", str((PACKAGE / "_native.pyi").relative_to(ROOT))]
+    own = [
+        "CMakeLists.txt",
+        "csrc/exports.map",
+        "torch-ext/old_glibc.cpp",
+        str((PACKAGE / "_native.pyi").relative_to(ROOT)),
+    ]
     return [ROOT / name for name in (*sorted(listed), *own)]
 
 

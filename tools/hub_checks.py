@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import struct
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import object_scan
 
 MANYLINUX = "manylinux_2_28"
 PYTHON_ABI = "3.9"
+_FAT_BINARY = struct.pack("<IH", 0xBA55ED50, 1)
 
 
 class Findings(NamedTuple):
@@ -50,15 +52,24 @@ def machine(library: Path) -> str:
 
 
 def cuda_archs(library: Path) -> list[str]:
-    """The CUDA code in a library: cubins as 9.0, PTX as 12.0+PTX."""
-    found = set()
-    for kind, suffix in (("--list-elf", ""), ("--list-ptx", "+PTX")):
-        for line in _lines("cuobjdump", kind, str(library)):
-            match = re.search(r"\.sm_(\d+)(\d)[af]?\.", line)
-            if match:
-                found.add(f"{match[1]}.{match[2]}{suffix}")
-    plain = {arch.removesuffix("+PTX") for arch in found if arch.endswith("+PTX")}
-    return sorted(found - plain)
+    """The CUDA code in a library: machine code as 9.0, PTX, which newer devices compile, as 12.0+PTX.
+
+    Walks nvcc's "fat binaries": a header of 16 bytes (magic, version, its size, size of what follows), then entries,
+    each with its kind (1 PTX, 2 machine code), header size, size, and architecture.
+    """
+    data, found = library.read_bytes(), set()
+    start = data.find(_FAT_BINARY)
+    while start >= 0:
+        _, _, header, size = struct.unpack_from("<IHHQ", data, start)
+        entry, end = start + header, start + header + size
+        while entry < end:
+            kind, _, header, size = struct.unpack_from("<HHIQ", data, entry)
+            (number,) = struct.unpack_from("<I", data, entry + 28)
+            found.add(f"{number // 10}.{number % 10}" + ("+PTX" if kind == 1 else ""))
+            entry += header + size
+        start = data.find(_FAT_BINARY, end)
+    with_ptx = {arch.removesuffix("+PTX") for arch in found if arch.endswith("+PTX")}
+    return sorted(found - with_ptx)
 
 
 def library_problems(library: Path) -> list[str]:

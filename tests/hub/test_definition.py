@@ -53,7 +53,9 @@ def test_the_sources_are_those_of_the_wheel():
 def test_no_header_is_forgotten():
     kinds = (".cpp", ".cu", ".cuh", ".h", ".inl")
     files = [path for folder in ("csrc", "torch-ext") for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
-    assert sorted(listed("torch", "edge_ops_cuda")) == sorted(str(path.relative_to(ROOT)) for path in files)
+    names = {str(path.relative_to(ROOT)) for path in files}
+    # the Hub builds on an old glibc, which needs no wrapping of new ones
+    assert set(listed("torch", "edge_ops_cuda")) == names - {"torch-ext/old_glibc.cpp"}
 
 
 def test_flags_and_versions_are_those_of_the_wheel():
