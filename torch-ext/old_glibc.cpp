@@ -1,15 +1,19 @@
-// Keeps a CUDA build loadable beside glibc 2.28 when a newer one builds it: glibc 2.34 moved these functions into libc.so
-// under a new version, and the static CUDA runtime, linked here, would ask for that. Each is wrapped (CMakeLists.txt
-// gives the linker a --wrap for every MOVED below) by a jump to its old version, which every glibc has.
+// Keeps a CUDA build loadable beside glibc 2.28 when a newer one builds it: glibc 2.34 moved these functions into
+// libc.so under a new version, and the static CUDA runtime, linked here, would ask for that. Each is wrapped
+// (CMakeLists.txt gives the linker a --wrap for every MOVED below) by a jump to its old version, which every glibc has.
 #ifndef __x86_64__
 #error "the old versions below are those of x86-64"
 #endif
 
-#define MOVED_SINCE(name, version)                             \
-  __asm__(".symver edge_ops_" #name ", " #name "@" version "\n" \
-          ".hidden __wrap_" #name "\n"                         \
-          ".globl __wrap_" #name "\n"                          \
-          ".type __wrap_" #name ", @function\n"                \
+#define MOVED_SINCE(name, version)                         \
+  __asm__(".symver edge_ops_" #name ", " #name "@" version \
+          "\n"                                             \
+          ".hidden __wrap_" #name                          \
+          "\n"                                             \
+          ".globl __wrap_" #name                           \
+          "\n"                                             \
+          ".type __wrap_" #name                            \
+          ", @function\n"                                  \
           "__wrap_" #name ": jmp edge_ops_" #name "@PLT\n")
 #define MOVED(name) MOVED_SINCE(name, "GLIBC_2.2.5")
 
