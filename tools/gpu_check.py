@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
 """Runs what a GPU machine is needed for, in a few minutes, and writes JSON.
 
-    python tools/gpu_check.py OUTPUT [--steps tests,sanitizer,sweep,compare,suite]
+    python tools/gpu_check.py OUTPUT [--steps tests,sanitizer,...] [--quick]
 
     tests      tests/cuda: every plan of every kernel against the numerics contract
     sanitizer  compute-sanitizer's memcheck, racecheck, initcheck and synccheck over every plan (needs nvcc)
     sweep      tools/gpu_sweep.py: every plan timed, which is where the routes' thresholds come from
-    compare    tools/gpu_compare.py: beside torch.compile and the libraries that the environment names
-    suite      the project's tests on CUDA tensors, through the installed or in-place build
+    compare    tools/gpu_compare.py: beside torch.compile and the libraries that the environment names; float16; rows in
+               DRAM
+    calls      tools/gpu_call_clock.py: what a call from Python costs
+    decode     tools/gpu_decode.py: decode loops of whole models, with energy
+    suite      the project's tests on CUDA tensors, through the installed or in-place build: frameworks, errors, public
+               faults, then exact bits
+    models     tests/models on CUDA: tiny patched models of every family
+
+--quick gives each step that measures a share of some minutes: fewer samples, and cells left out are counted.
 
 Each step's output goes to OUTPUT/<step>.log, the summary to OUTPUT/gpu_check.json: host, GPU, driver, versions, commit.
 Exits with 1 when a step failed.
@@ -24,18 +31,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from gpu_timing import machine  # noqa: E402
 
+SUITE = (
+    ("tests/public_faults", "tests/framework", "tests/errors", "tests/process", "tests/rope"),
+    ("tests/exact", "tests/accuracy"),
+)
+MODELS = tuple(f"tests/models/test_{name}.py" for name in ("families", "generate", "compile", "lifecycle"))
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 def pytest_command(*arguments: str) -> List[str]:
-    command = [sys.executable, "-m", "pytest", "-q", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     if importlib.util.find_spec("xdist"):
         command += ["-n", str(min(12, os.cpu_count() or 1))]
     return command
@@ -49,8 +61,8 @@ def environment() -> Dict[str, str]:
 class Step:
     """Runs commands of one step, their output in one log."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.folder, self.log = folder, folder / f"{name}.log"
+    def __init__(self, name: str, folder: Path, quick: bool) -> None:
+        self.folder, self.log, self.quick = folder, folder / f"{name}.log", quick
         self.log.write_text("")
 
     def run(self, *command: str, seconds: float = 600) -> bool:
@@ -85,16 +97,48 @@ def sanitizer(step: Step) -> bool:
     return all([step.run(tool, "--tool", name, "--error-exitcode", "1", program) for name in SANITIZERS])
 
 
+def measure(step: Step, tool: str, output: str, *arguments: str, quick: Sequence[str] = ()) -> bool:
+    """Runs one of the measuring programs; `quick` are its arguments where time is short."""
+    target = str(step.folder / output)
+    return step.run(
+        sys.executable, f"tools/{tool}.py", target, *arguments, *(quick if step.quick else ()), seconds=3600
+    )
+
+
 def sweep(step: Step) -> bool:
-    return step.run(sys.executable, "tools/gpu_sweep.py", str(step.folder / "gpu_sweep.json"))
+    return measure(step, "gpu_sweep", "gpu_sweep.json", quick=("--samples", "3", "--budget", "40"))
 
 
 def compare(step: Step) -> bool:
-    return step.run(sys.executable, "tools/gpu_compare.py", str(step.folder / "gpu_compare.json"))
+    many = ("--no-compile", "--tokens", "1,8,32,128,512")
+    return all(
+        [
+            measure(step, "gpu_compare", "gpu_compare.json", *many, quick=("--budget", "25")),
+            measure(step, "gpu_compare", "gpu_compare_cold.json", "--cold", "--no-compile", quick=("--quick",)),
+            measure(
+                step, "gpu_compare", "gpu_compare_float16.json", *many, "--dtype", "float16",
+                quick=("--quick", "--budget", "15"),
+            ),
+            measure(step, "gpu_compare", "gpu_compare_inductor.json", quick=("--quick", "--budget", "40")),
+        ]
+    )  # fmt: skip
+
+
+def calls(step: Step) -> bool:
+    return measure(step, "gpu_call_clock", "gpu_call_clock.json")
+
+
+def decode(step: Step) -> bool:
+    quick = ("--rounds", "3", "--seconds", "0.7")
+    return measure(step, "gpu_decode", "gpu_decode.json", "--dependent", quick=quick)
 
 
 def suite(step: Step) -> bool:
-    return step.run(*pytest_command("tests", "--ignore=tests/cuda"), seconds=1800)
+    return all([step.run(*pytest_command(*folders), seconds=1800) for folders in SUITE])
+
+
+def models(step: Step) -> bool:
+    return step.run(*pytest_command(*MODELS), seconds=1800)
 
 
 STEPS: Dict[str, Callable[[Step], bool]] = {
@@ -102,7 +146,10 @@ STEPS: Dict[str, Callable[[Step], bool]] = {
     "sanitizer": sanitizer,
     "sweep": sweep,
     "compare": compare,
+    "calls": calls,
+    "decode": decode,
     "suite": suite,
+    "models": models,
 }
 
 
@@ -110,12 +157,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     result: Dict[str, Any] = {"machine": machine(), "steps": {}}
     for name in options.steps.split(","):
         started = time.monotonic()
-        passed = STEPS[name](Step(name, options.output))
+        passed = STEPS[name](Step(name, options.output, options.quick))
         result["steps"][name] = {"passed": passed, "seconds": round(time.monotonic() - started, 1)}
         print(f"{name}: {'passed' if passed else 'FAILED'} in {result['steps'][name]['seconds']} s", flush=True)
         (options.output / "gpu_check.json").write_text(json.dumps(result, indent=1))

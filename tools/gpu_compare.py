@@ -11,7 +11,10 @@ launch), `inductor` (torch.compile), and what is installed of these, loaded from
     EDGE_OPS_PEER_FLASHINFER  a folder with FlashInfer's compiled modules norm.so, rope.so, silu_and_mul.so, ...
 
 Every arm of a cell is captured as the nodes of one graph; the graphs are replayed in turn. In-place operators work on
-their own copies. A chain is the same operator on two buffers in turn, each reading what the node before it wrote.
+their own copies.
+
+--cold writes more than the L2 cache holds before each call, as a node of its own; the arm `empty` is that and an empty
+kernel, to be subtracted.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 def edge_arms(make: Callable[[], harness.Prepared]) -> Arms:
     own, null, plain = make(), make(), make()
-    without = plain.plan()._replace(dependent=False)
+    without = plain.plan()._replace(dependent=harness.NEVER)
     return {"edge": own, "edge_null": null, "edge_plain": lambda: plain(without)}
 
 
@@ -256,6 +259,21 @@ def cells(tokens: List[int], quick: bool) -> Iterator[Tuple[Dict[str, Any], Call
                 )  # fmt: skip
 
 
+def after_flush(arms: Arms) -> Arms:
+    """The arms with everything that they read in DRAM, and an empty kernel in the same place."""
+    flood = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
+
+    def cold(call: Callable[[], Any]) -> Callable[[], Any]:
+        def both() -> None:
+            flood.zero_()
+            call()
+
+        return both
+
+    found = {name: cold(call) for name, call in arms.items() if call is not None}
+    return {**found, "empty": cold(harness.nothing)}
+
+
 def measure(arms: Arms, trials: int, nodes: int) -> Tuple[Dict[str, List[float]], Dict[str, str]]:
     timers, failed = {}, {}
     for name, call in arms.items():
@@ -278,6 +296,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--operators", default="")
     parser.add_argument("--quick", action="store_true", help="one geometry an operator")
+    parser.add_argument("--cold", action="store_true", help="flush the L2 cache before each call")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further cell is started")
     options = parser.parse_args()
@@ -294,7 +313,10 @@ def main() -> None:
         arms = make(peers, dtype)
         if options.no_compile:
             arms.pop("inductor")
-        samples, failed = measure(arms, options.trials, 400 if cell["tokens"] <= 128 else 100)
+        if options.cold:
+            arms = after_flush(arms)
+        nodes = 100 if options.cold or cell["tokens"] > 128 else 400
+        samples, failed = measure(arms, options.trials, nodes)
         records.append({**cell, "samples": samples, "failed": failed})
         medians = {name: round(statistics.median(values), 3) for name, values in samples.items()}
         print(json.dumps({**cell, **medians, **({"failed": failed} if failed else {})}), flush=True)
@@ -302,6 +324,7 @@ def main() -> None:
     result = {
         "machine": machine(),
         "dtype": options.dtype,
+        "cold": options.cold,
         "peers": peers.describe(),
         "floor": {
             "plain": median_time(lambda: harness.nothing(False)),

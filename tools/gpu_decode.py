@@ -407,7 +407,7 @@ def run(name: str, options: argparse.Namespace, energy: Optional[Energy]) -> Dic
     show(result["arms"])
     if options.dependent:
         arms = dependent_arms(base, family, prompt)
-        result["dependent"] = measure(arms, 4 * options.rounds, options.seconds / 4, None, device)
+        result["dependent"] = measure(arms, options.rounds, options.seconds / 2, None, device)
         show(result["dependent"])
     return result
 
