@@ -49,7 +49,7 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 def pytest_command(*arguments: str) -> List[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     if importlib.util.find_spec("xdist"):
-        command += ["-n", str(min(12, os.cpu_count() or 1))]
+        command += ["-n", str(min(12, os.cpu_count() or 1)), "--dist", "loadgroup"]
     return command
 
 

@@ -13,7 +13,8 @@ from edge_ops import native
 ELEMENTS = 2**31
 PERIOD = 8  # distinct rows; a row of a large tensor is row i % PERIOD of a small one
 
-pytestmark = pytest.mark.usefixtures("gpu", "memory")
+# One worker, since two of these tests do not fit one GPU together.
+pytestmark = [pytest.mark.usefixtures("gpu", "memory"), pytest.mark.xdist_group("memory")]
 
 
 @pytest.fixture
