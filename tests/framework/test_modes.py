@@ -8,7 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import edge_ops
 from edge_ops import native
+from support import refusals
 from support.programs import Block, assert_equal, inputs
+from support.routes import OPERATORS
 from support.values import DEVICE
 
 needs_native = pytest.mark.skipif(native.extension is None, reason="this build has no native code")
@@ -105,6 +107,18 @@ def test_meta_tensors():
 
 class Tagged(torch.Tensor):
     """A subclass without behaviour of its own: PyTorch's operators keep it."""
+
+
+@needs_native
+@pytest.mark.parametrize("op", OPERATORS)
+def test_one_argument_of_a_subclass(op):
+    # wherever it stands: a subclass may mean something else by the call
+    arguments = refusals.valid(op)
+    assert edge_ops.explain(op, **arguments).route == "direct"
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            changed = {**arguments, name: value.as_subclass(Tagged)}
+            assert edge_ops.explain(op, **changed).route == "dispatcher", name
 
 
 def test_subclass():
