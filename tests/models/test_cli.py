@@ -255,4 +255,4 @@ def test_every_function_of_a_patched_model_has_a_part(name):
     assert {part for part in seen.values() if part is not None} <= set(profile.PARTS)
     assert seen["attend_to"] == profile.ATTENTION and seen["rotary_forward"] == profile.ROTATION
     assert seen[[n for n in seen if n.endswith("_layer_forward")][0]] == profile.NORMS
-    assert seen[[n for n in seen if n.endswith("mlp_forward")][0]] == profile.PRODUCTS
+    assert seen["feed_forward"] == profile.PRODUCTS and seen["project"] == profile.PROJECTIONS

@@ -134,7 +134,8 @@ def test_tensor_parallel_decode(tmp_path):
         weight = model.model.layers[0].self_attn.q_proj.weight
         rows = weight.to_local().shape[0] if hasattr(weight, "to_local") else weight.shape[0]
         assert rows == 32, rows
-        print("rank", dist.get_rank(), "replaced", len(report.replaced))
+        # One write, so that the two processes' lines stay apart.
+        os.write(1, f"rank {{dist.get_rank()}} replaced {{len(report.replaced)}}\\n".encode())
         dist.destroy_process_group()
     """
     script = tmp_path / "decode.py"

@@ -54,7 +54,8 @@ class Arm:
 
         positions = torch.tensor([[self._length]])
         self._length += 1
-        sampler = Sampler() if profiled and Sampler.available() else None
+        # Dynamo would trace the sampler's handler where the signal interrupts a compiled function.
+        sampler = Sampler() if profiled and not self._static and Sampler.available() else None
         start = time.perf_counter()
         if sampler is None:
             self._take(self._step, self._next, positions)

@@ -101,23 +101,26 @@ def norm_and_rotate(
     """
     q_found = operand(q_norm)
     k_found = q_found if k_norm is None else operand(k_norm)
-    if q_found is None or k_found is None or q_found.dtype not in (None, query.dtype):
-        query = _unseen(q_norm, q_norm(query))
-        if key is not None and k_norm is not None:
-            key = _unseen(k_norm, k_norm(key))
-        rotate(attention, rope, query, key)
-        return query, key
-    return fused_qk_norm_rope(
-        rope.positions,
-        query,
-        key,
-        q_found.weight,
-        k_found.weight,
-        rope.cache,
-        q_found.eps,
-        weight_offset=q_found.weight_offset,
-        interleaved=attention.__dict__[RECORD].interleaved,
-    )
+    if q_found is not None and k_found is not None and (q_found.dtype is None or q_found.dtype is query.dtype):
+        try:
+            return fused_qk_norm_rope(
+                rope.positions,
+                query,
+                key,
+                q_found.weight,
+                k_found.weight,
+                rope.cache,
+                q_found.eps,
+                weight_offset=q_found.weight_offset,
+                interleaved=attention.__dict__[RECORD].interleaved,
+            )
+        except TypeError:
+            pass  # a weight has another dtype than the heads
+    query = _unseen(q_norm, q_norm(query))
+    if key is not None and k_norm is not None:
+        key = _unseen(k_norm, k_norm(key))
+    rotate(attention, rope, query, key)
+    return query, key
 
 
 def attend(

@@ -1,15 +1,17 @@
 """Gemma 3n and the text models of Gemma 4: weights without offset, normalized values, layers that share keys."""
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from torch import Tensor
 
 from .attention import attend_to, fusable, heads, norm_and_rotate, take_cache, unfused
 from .binding import RECORD, eager_only, original
-from .blocks import PRODUCTS, add_norm, gated_mlp_forward, norm_over, operand
-from .layers import LOOP, enter
+from .blocks import norm_over, operand
+from .layers import LOOP, enter, first_norm, middle, mix
+from .mlp import PRODUCTS, feed_forward, gated_mlp_forward
 from .plan import NormStyle, Plan, Stack
+from .rope import Rope
 
 
 def attention_forward(
@@ -68,22 +70,20 @@ def gemma4_layer_forward(
     layer: Any, hidden_states: Tensor, per_layer_input: Optional[Tensor] = None, *args: Any, **kwargs: Any
 ) -> Tensor:
     """Replaces Gemma4TextDecoderLayer.forward without experts: a sandwich, per-layer inputs, a last factor."""
-    loop = kwargs.pop(LOOP, None)
-    if args or eager_only(layer):
+    loop: Any = kwargs.pop(LOOP, None)
+    step = enter(layer, hidden_states, args, loop)
+    if step is None:
         return original(layer, hidden_states, per_layer_input, *args, **kwargs)
-    normed, operands, own = enter(layer, hidden_states, loop)
-    first, second, third, _ = operands or (None, None, None, None)
-    mixed = norm_over(layer.post_attention_layernorm, first, layer.self_attn(hidden_states=normed, **kwargs)[0])
-    second = second if own and first else None
-    normed, stream = add_norm(layer.pre_feedforward_layernorm, second, mixed, hidden_states)
-    stream = stream + norm_over(layer.post_feedforward_layernorm, third, layer.mlp(normed))
+    after_mixer, before_mlp, after_mlp = step.norms
+    mixed = norm_over(*after_mixer, mix(layer, step, first_norm(step, hidden_states, loop), kwargs))
+    normed, stream = middle(before_mlp, mixed, hidden_states, loop)
+    stream = stream + norm_over(*after_mlp, feed_forward(step.mlp, step.product, normed, loop))
     if layer.hidden_size_per_layer_input:
         gated = layer.act_fn(layer.per_layer_input_gate(stream)) * per_layer_input
         stream = stream + layer.post_per_layer_input_norm(layer.per_layer_projection(gated))
     stream *= layer.layer_scalar
-    if loop is not None and operands is not None:
-        # Nobody else holds the stream, but the factor stands between the addition and the next norm.
-        loop.norm, loop.stream, loop.normed = None, stream, None
+    # Nobody else holds the stream, but the factor stands between the addition and the next norm.
+    loop.norm, loop.stream, loop.normed = None, stream, None
     return stream
 
 
@@ -138,6 +138,31 @@ STACKS = {
 }
 
 
+# A method of Gemma 4's decoder from transformers 5.24 on: layers that share keys run on the last tokens alone.
+_SLICE = "_maybe_slice_kv_shared_inputs"
+
+
+def slice_shared_inputs(
+    decoder: Any,
+    hidden_states: Tensor,
+    per_layer_inputs: Any,
+    position_embeddings: Dict[str, Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """The decoder's own method, which cuts cos and sin [batch, seq, width], on the positions of a `Rope`."""
+    ropes = {kind: value for kind, value in position_embeddings.items() if isinstance(value, Rope)}
+    columns = {kind: (rope.positions[..., None],) * 2 for kind, rope in ropes.items()}
+    method = getattr(type(decoder), _SLICE)
+    hidden_states, per_layer_inputs, cut, masks = method(
+        decoder, hidden_states, per_layer_inputs, {**position_embeddings, **columns}, *args, **kwargs
+    )
+    cut.update({kind: Rope(rope.cache, cut[kind][0][..., 0]) for kind, rope in ropes.items()})
+    return hidden_states, per_layer_inputs, cut, masks
+
+
 def patch_decoder(plan: Plan) -> None:
     """Patches one of the decoders in `STACKS`."""
     plan.stack(STACKS[type(plan.decoder).__name__])
+    if hasattr(type(plan.decoder), _SLICE):
+        plan.override(_SLICE, slice_shared_inputs)

@@ -1,8 +1,8 @@
 """GLM-4 (0414): sandwich layers, packed gate and up, neighbours rotated in half of each head."""
 
-from .blocks import packed_mlp_forward
 from .layers import sandwich_layer_forward
 from .llama import NORM
+from .mlp import packed_mlp_forward
 from .plan import Plan, Stack
 
 

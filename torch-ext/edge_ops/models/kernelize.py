@@ -7,7 +7,7 @@ and ``kernelize`` then replaces nothing and says nothing. `register_layers` give
 import inspect
 from typing import Any, Dict, List, Optional
 
-from .blocks import product_of
+from .mlp import product_of
 
 LAYERS = ("RMSNorm", "RMSNormZeroCentered", "rotary_pos_emb", "SiLU", "GeluTanh", "SwiGLUMLP", "GeGLUMLP")
 

@@ -2,21 +2,36 @@
 
 An in-place operator may overwrite a tensor only if nobody else can hold it: a module's output where no hook can have
 kept it, the residual stream where the previous layer has left it in the decoder's own loop. Both are asked once a
-run, for all layers, and not in the layers: code that runs between two projections is cold and slow.
+run, for all layers (see `steps`), and not in the layers: code that runs between two projections is cold and slow.
+A layer that has no `Step` runs the forward of its class, on its patched norms, attention and MLP.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+import torch
 from torch import Tensor, nn
 
 from .binding import RECORD, Record, eager_only, original
 from .blocks import Loop, NormRecord, Operand, add_norm, norm_over, operand
+from .mlp import MLPRecord, Product, feed_forward
+from .steps import Snapshot, Watched
 
 LOOP = "edge_ops_loop"  # the argument that carries a `Loop` to the layers
 
 NO_NORM = ""  # in `LayerRecord.norms`, for a layer whose attention reads the stream itself
 
-Operands = Tuple[Optional[Operand], ...]
+Norm = Tuple[nn.Module, Operand]
+
+
+class Step(NamedTuple):
+    """What a layer needs in one run."""
+
+    mixer: nn.Module
+    mlp: nn.Module
+    product: Optional[Product]  # None where the MLP must be called
+    first: Optional[nn.Module]  # the norm of its input
+    norms: Tuple[Norm, ...]  # the others, in the order of use
+    following: Optional[Norm]  # the next layer's first, or the final norm; None where it must be called
 
 
 class LayerRecord(Record):
@@ -47,18 +62,45 @@ class LayerRecord(Record):
         self.mlp, self.mlp_out = mlp
         self.norms = norms
 
-    def operands(self, layer: nn.Module) -> Optional[Operands]:
-        """Those of the norms after the first and of the next norm; None where hooks see what would be overwritten."""
+    def step(self, layer: nn.Module, stream: torch.dtype) -> Optional[Step]:
+        """What the layer needs in a run; None where hooks see what would be overwritten."""
         modules: Dict[str, Any] = layer.__dict__["_modules"]
         mixer, mlp = modules[self.mixer], modules[self.mlp]
-        if layer._forward_hooks or layer._forward_pre_hooks or _watched(mixer, self.mixer_out):
+        if layer.training or layer._forward_hooks or layer._forward_pre_hooks:
             return None
-        if _watched(mlp, self.mlp_out):
+        if _watched(mixer, self.mixer_out) or _watched(mlp, self.mlp_out):
             return None
-        norms = [modules[name] for name in self.norms[1:]]
-        if self.next_norm is None:
-            return (*map(operand, norms), None)
-        return (*map(operand, norms), operand(self.next_norm))
+        norms = []
+        for name in self.norms[1:]:
+            found = operand(modules[name], stream)
+            if found is None:
+                return None
+            norms.append((modules[name], found))
+        following = None if self.next_norm is None else operand(self.next_norm, stream)
+        record = mlp.__dict__.get(RECORD)
+        return Step(
+            mixer,
+            mlp,
+            # A compiled graph needs neither one matrix nor memory that layers share.
+            record.product(mlp) if isinstance(record, MLPRecord) and not torch.compiler.is_compiling() else None,
+            modules[self.norms[0]] if self.norms[0] else None,
+            tuple(norms),
+            None if following is None or self.next_norm is None else (self.next_norm, following),
+        )
+
+    def watched(self, layer: nn.Module, step: Step) -> Watched:
+        """What decides whether `step` still is right."""
+        bypassed = [layer, *(norm for norm, _ in step.norms), *([] if step.first is None else [step.first])]
+        if self.next_norm is not None:
+            bypassed.append(self.next_norm)
+        makers = [(step.mixer, self.mixer_out)]
+        if step.product is None:
+            makers.append((step.mlp, self.mlp_out))
+        else:
+            bypassed += [step.mlp, *step.mlp.children()]
+        inner = [module._modules.get(name) for module, name in makers]
+        outputs = [*(module for module, _ in makers), *(module for module in inner if module is not None)]
+        return Watched(bypassed, outputs, makers)
 
 
 def _watched(module: Any, inner: str) -> bool:
@@ -75,6 +117,28 @@ class DecoderRecord(Record):
 
     def __init__(self, layers: List[nn.Module], norm: nn.Module) -> None:
         self.layers, self.norm = layers, norm
+        self.known: Optional[Tuple[Snapshot, List[Optional[Step]]]] = None  # the last run's
+        self.overridden: List[str] = []  # methods of the decoder that it has its own of
+
+    def release(self, module: nn.Module) -> None:
+        for name in self.overridden:
+            module.__dict__.pop(name, None)
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "known": None}
+
+    def steps(self, stream: torch.dtype) -> List[Optional[Step]]:
+        """Each layer's step on a stream of this dtype: the last run's, where nothing has changed since."""
+        if torch.compiler.is_compiling():
+            return [layer.__dict__[RECORD].step(layer, stream) for layer in self.layers]
+        known = self.known
+        if known is not None and known[0].holds(stream):
+            return known[1]
+        steps = [layer.__dict__[RECORD].step(layer, stream) for layer in self.layers]
+        if None not in steps:
+            watched = [layer.__dict__[RECORD].watched(layer, step) for layer, step in zip(self.layers, steps)]
+            self.known = Snapshot(watched, stream), steps
+        return steps
 
 
 def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +151,7 @@ def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
     watched = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
     if eager_only(decoder) or watched or not record.layers:
         return original(decoder, *args, **kwargs)
-    loop = Loop(record.layers)
+    loop = Loop(record)
     final: Optional[NormRecord] = record.norm.__dict__.get(RECORD)
     if final is not None:
         final.loop = loop  # another thread may put its own here: the norm then computes its result
@@ -98,32 +162,43 @@ def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
             final.loop = None
 
 
-def operands_of(record: LayerRecord, loop: Optional[Loop]) -> Optional[Operands]:
-    """The operands of a layer's norms after the first, and of the next norm; None where the layer stands alone."""
-    if loop is None:
+def enter(layer: nn.Module, hidden_states: Tensor, args: Tuple[Any, ...], loop: Optional[Loop]) -> Optional[Step]:
+    """The layer's step, or None where it must run its class's forward."""
+    if loop is None or args:
         return None
-    if loop.operands is None:
-        loop.operands = [layer.__dict__[RECORD].operands(layer) for layer in loop.layers]
-    return loop.operands[record.index]
+    if loop.steps is None:
+        # Not before the first layer: transformers installs the hooks that collect hidden states in the decoder's call.
+        loop.steps = loop.run.steps(hidden_states.dtype)
+    step: Optional[Step] = loop.steps[layer.__dict__[RECORD].index]
+    return step
 
 
-def enter(layer: nn.Module, hidden_states: Tensor, loop: Optional[Loop]) -> Tuple[Tensor, Optional[Operands], bool]:
-    """-> (the input's norm, `operands_of` the layer, whether the input may be overwritten)."""
-    record: LayerRecord = layer.__dict__[RECORD]
-    norm = layer.__dict__["_modules"][record.norms[0]]
-    operands = operands_of(record, loop)
-    if operands is None or loop is None or loop.stream is not hidden_states:
-        return norm(hidden_states), operands, False
-    if loop.norm is norm and loop.normed is not None:
-        return loop.normed, operands, True
-    return norm(hidden_states), operands, True
+def first_norm(step: Step, hidden_states: Tensor, loop: Loop) -> Any:
+    """The norm of a layer's input, which the layer before may have computed."""
+    first = step.first
+    if loop.norm is first and loop.stream is hidden_states and loop.normed is not None:
+        return loop.normed
+    return hidden_states if first is None else first(hidden_states)
 
 
-def leave(layer: nn.Module, loop: Optional[Loop], found: Optional[Operand], x: Tensor, residual: Tensor) -> Tensor:
-    """-> residual + x, a layer's output; with the next norm's operand, in their memory and that norm computed too."""
-    if found is None or loop is None or x.dtype is not residual.dtype:
+def mix(layer: nn.Module, step: Step, normed: Tensor, kwargs: Dict[str, Any]) -> Tensor:
+    """The attention's output, or that of what a hybrid layer has in its place."""
+    adapt = layer.__dict__[RECORD].adapt
+    mixed = step.mixer(hidden_states=normed, **(kwargs if adapt is None else adapt(kwargs)))
+    return mixed[0] if isinstance(mixed, tuple) else mixed
+
+
+def middle(norm: Norm, x: Tensor, hidden_states: Tensor, loop: Loop) -> Tuple[Tensor, Tensor]:
+    """-> (norm(hidden_states + x), hidden_states + x), in their memory where the layer's input may be overwritten."""
+    module, found = norm
+    return add_norm(module, found if loop.stream is hidden_states else None, x, hidden_states)
+
+
+def leave(step: Step, x: Tensor, residual: Tensor, loop: Loop) -> Tensor:
+    """-> residual + x, a layer's output; in their memory and with the next norm computed too where that is known."""
+    if step.following is None:
         return residual + x
-    norm = layer.__dict__[RECORD].next_norm
+    norm, found = step.following
     loop.normed, loop.stream = add_norm(norm, found, x, residual)
     loop.norm = norm
     return loop.stream
@@ -132,59 +207,45 @@ def leave(layer: nn.Module, loop: Optional[Loop], found: Optional[Operand], x: T
 # --- the families' layers ------------------------------------------------------------
 
 
-def _mix(record: LayerRecord, modules: Any, normed: Tensor, kwargs: Dict[str, Any]) -> Tensor:
-    """The attention's output, or that of what a hybrid layer has in its place."""
-    mixed = modules[record.mixer](hidden_states=normed, **(kwargs if record.adapt is None else record.adapt(kwargs)))
-    return mixed[0] if isinstance(mixed, tuple) else mixed
-
-
 def pre_norm_layer_forward(layer: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += attention(norm(h)); h += mlp(norm(h))`` (Llama and most of its descendants)."""
-    loop: Optional[Loop] = kwargs.pop(LOOP, None)
-    if args or eager_only(layer):
+    loop: Any = kwargs.pop(LOOP, None)
+    step = enter(layer, hidden_states, args, loop)
+    if step is None:
         return original(layer, hidden_states, *args, **kwargs)
-    record: LayerRecord = layer.__dict__[RECORD]
-    modules = layer.__dict__["_modules"]
-    normed, operands, own = enter(layer, hidden_states, loop)
-    mid, following = operands or (None, None)
-    mixed = _mix(record, modules, normed, kwargs)
-    if record.scale is not None:
-        mixed = mixed * getattr(layer, record.scale)
-    normed, stream = add_norm(modules[record.norms[1]], mid if own else None, mixed, hidden_states)
-    output = modules[record.mlp](normed)
+    scale = layer.__dict__[RECORD].scale
+    mixed = mix(layer, step, first_norm(step, hidden_states, loop), kwargs)
+    if scale is not None:
+        mixed = mixed * getattr(layer, scale)
+    normed, stream = middle(step.norms[0], mixed, hidden_states, loop)
+    output = feed_forward(step.mlp, step.product, normed, loop)
     if isinstance(output, tuple):  # some expert blocks return their routing too
         output = output[0]
-    if record.scale is not None:
-        output = output * getattr(layer, record.scale)
-    return leave(layer, loop, following, output, stream)
+    if scale is not None:
+        output = output * getattr(layer, scale)
+    return leave(step, output, stream, loop)
 
 
 def sandwich_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += norm(attention(norm(h))); h += norm(mlp(norm(h)))`` (Gemma 2 and 3, GLM-4)."""
-    loop: Optional[Loop] = kwargs.pop(LOOP, None)
-    if args or eager_only(layer):
+    loop: Any = kwargs.pop(LOOP, None)
+    step = enter(layer, hidden_states, args, loop)
+    if step is None:
         return original(layer, hidden_states, *args, **kwargs)
-    record: LayerRecord = layer.__dict__[RECORD]
-    modules = layer.__dict__["_modules"]
-    _, after_mixer, before_mlp, after_mlp = record.norms
-    normed, operands, own = enter(layer, hidden_states, loop)
-    first, second, third, following = operands or (None, None, None, None)
-    mixed = norm_over(modules[after_mixer], first, _mix(record, modules, normed, kwargs))
-    # What a watched norm returns may be kept, so it is not overwritten.
-    normed, stream = add_norm(modules[before_mlp], second if own and first else None, mixed, hidden_states)
-    output = norm_over(modules[after_mlp], third, modules[record.mlp](normed))
-    return leave(layer, loop, following if third else None, output, stream)
+    after_mixer, before_mlp, after_mlp = step.norms
+    mixed = norm_over(*after_mixer, mix(layer, step, first_norm(step, hidden_states, loop), kwargs))
+    normed, stream = middle(before_mlp, mixed, hidden_states, loop)
+    output = norm_over(*after_mlp, feed_forward(step.mlp, step.product, normed, loop))
+    return leave(step, output, stream, loop)
 
 
 def post_norm_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += norm(attention(h)); h += norm(mlp(h))`` (OLMo 2 and 3): no norm follows an addition."""
-    loop: Optional[Loop] = kwargs.pop(LOOP, None)
-    if args or eager_only(layer):
+    loop: Any = kwargs.pop(LOOP, None)
+    step = enter(layer, hidden_states, args, loop)
+    if step is None:
         return original(layer, hidden_states, *args, **kwargs)
-    record: LayerRecord = layer.__dict__[RECORD]
-    modules = layer.__dict__["_modules"]
-    after_mixer, after_mlp = record.norms[1:]
-    first, second, following = operands_of(record, loop) or (None, None, None)
-    stream = hidden_states + norm_over(modules[after_mixer], first, _mix(record, modules, hidden_states, kwargs))
-    output = norm_over(modules[after_mlp], second, modules[record.mlp](stream))
-    return leave(layer, loop, following if second else None, output, stream)
+    after_mixer, after_mlp = step.norms
+    stream = hidden_states + norm_over(*after_mixer, mix(layer, step, hidden_states, kwargs))
+    output = norm_over(*after_mlp, feed_forward(step.mlp, step.product, stream, loop))
+    return leave(step, output, stream, loop)

@@ -5,8 +5,8 @@ from typing import Any, Optional
 from torch import Tensor
 
 from .attention import attend, fusable, heads, rotate, unfused
-from .blocks import packed_mlp_forward
 from .llama import NORM
+from .mlp import packed_mlp_forward
 from .plan import Plan, Stack
 
 

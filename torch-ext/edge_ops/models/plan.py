@@ -1,20 +1,15 @@
 """The work of patching one decoder, with its report."""
 
+import functools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from torch import nn
 
 from .attention import AttentionRecord, attention_forward
-from .binding import Record, bind, is_bound, runs_its_class
-from .blocks import (
-    MLPRecord,
-    NormRecord,
-    gated_mlp_forward,
-    merge,
-    norm_forward,
-    product_of,
-)
+from .binding import RECORD, Record, bind, is_bound, runs_its_class
+from .blocks import NormRecord, norm_forward
 from .layers import DecoderRecord, LayerRecord, decoder_forward, pre_norm_layer_forward
+from .mlp import MLPRecord, gated_mlp_forward, merge, product_of
 from .report import Kept, Replaced, Report
 from .rope import rotary_forward, rotary_record
 
@@ -105,6 +100,11 @@ class Plan:
         self.rotary(self.decoder.rotary_emb, rotated)
         record = DecoderRecord(layers if all(map(is_bound, layers)) else [], final)
         bind(self.decoder, decoder_forward, record)
+
+    def override(self, name: str, function: Any) -> None:
+        """Makes ``function(decoder, ...)`` a method of the patched decoder until it is unpatched."""
+        self.decoder.__dict__[RECORD].overridden.append(name)
+        self.decoder.__dict__[name] = functools.partial(function, self.decoder)
 
     def layer(self, index: int, layer: Any, follower: Optional[nn.Module], stack: Stack) -> bool:
         """A decoder layer and what is in it; -> whether its attention, if any, takes a `Rope` now."""
