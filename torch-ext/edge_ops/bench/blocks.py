@@ -25,12 +25,11 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Table:
-    """Text cells. The first `labels` columns are words, the others figures; `folded`: a page shows it on demand."""
+    """Text cells. The first `labels` columns are words, the others figures."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     labels: int = 1
-    folded: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,20 @@ class Figure:
     label: str
 
 
-Block = Union[Heading, Text, Bullets, Table, Figure]
+@dataclass(frozen=True)
+class Fold:
+    """What a page shows on demand, under its title; in Markdown a section."""
+
+    level: int
+    title: str
+    blocks: tuple[Block, ...]
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], labels: int = 1, folded: str = "") -> Table:
-    return Table(tuple(header), tuple(map(tuple, rows)), labels, folded)
+Block = Union[Heading, Text, Bullets, Table, Figure, Fold]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], labels: int = 1) -> Table:
+    return Table(tuple(header), tuple(map(tuple, rows)), labels)
 
 
 def _row(values: Iterable[str]) -> str:
@@ -61,6 +69,9 @@ def _lines(block: Block) -> list[str]:
         return [f"- {item}" for item in block.items]
     if isinstance(block, Table):
         return [_row(block.header), "|---" * len(block.header) + "|", *map(_row, block.rows)]
+    if isinstance(block, Fold):
+        inside = markdown(block.blocks)
+        return [f"{'#' * block.level} {block.title}", "", inside] if inside else []
     return []
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from . import store, tables
+from . import analysis, plots, store, tables
 from .analysis import Run, runs
 from .arms import ALL
-from .blocks import Block, Bullets, Heading, Text, markdown
+from .blocks import Block, Bullets, Fold, Heading, Text, markdown
+from .store import Measured
 
 ALWAYS = (
     "Times are one operator's, called back to back with its data in cache: no claim about a layer follows from them.",
@@ -63,7 +64,7 @@ def hosts(measured: Sequence[Run], level: int = 2) -> list[Block]:
     blocks: list[Block] = [Heading(level, "Machines and settings")]
     for run in measured:
         blocks += [Heading(level + 1, run.label), tables.environment(run), tables.passes(run)]
-        blocks += [tables.arms(run), *tables.floors(run)]
+        blocks += [tables.arms(run, level + 2), *tables.floors(run, level + 2)]
     return blocks
 
 
@@ -75,13 +76,88 @@ def every_cell(measured: Iterable[Run], level: int = 2) -> list[Block]:
     return blocks
 
 
-def blocks(records: Sequence[store.Record]) -> list[Block]:
-    """The whole report."""
+def figures(measured: Sequence[Run], level: int = 2) -> list[Block]:
+    """The drawings: the first run's and its first thread count's in sight, the others on demand.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    shapes: list[Block] = []
+    latencies: list[Block] = []
+    roofs: list[Block] = []
+    noise: list[Block] = []
+    for run in measured:
+        groups = analysis.groups(run.compared)
+        by_threads: dict[tuple[int, str], list[Block]] = {}
+        for (operator, dtype, threads, clock), members in groups.items():
+            drawn = plots.speedups(members, f"{operator}, {dtype}")
+            by_threads.setdefault((threads, clock), []).append(drawn)
+        for (threads, clock), drawings in by_threads.items():
+            title = f"{run.label}, {tables.threads_of(threads)}{'' if clock == 'call' else ', ' + clock}"
+            shapes += _shown_or_folded(title, drawings, level + 1, first=not shapes)
+        curves: dict[tuple[str, str], list[Measured]] = {}
+        for (operator, dtype, _, clock), members in groups.items():
+            if clock == "call":
+                curves.setdefault((operator, dtype), []).extend(members)
+        lines = [_latency(operator, dtype, members) for (operator, dtype), members in curves.items()]
+        latencies += _shown_or_folded(run.label, [line for line in lines if line], level + 1, first=not latencies)
+        roofs += [
+            plots.roofline(run, [one for one in run.compared if one.threads == threads], title)
+            for threads in dict.fromkeys(one.threads for one in run.compared)
+            if str(threads) in run.record["floors"]
+            for title in [f"{run.label}, {tables.threads_of(threads)}"]
+        ]
+        noise.append(plots.null_spread(run.cells, run.label))
+    return [
+        *(Heading(level, "Speedup by shape"), Text(SHAPES), *shapes),
+        *(Heading(level, "Latency against tokens"), Text(LATENCIES), *latencies),
+        *(Heading(level, "Distance from the roof"), Text(ROOFS), *roofs),
+        *(Heading(level, "Noise"), Text(NOISE), *noise),
+    ]
+
+
+SHAPES = (
+    "A line a shape, a section a token count. A dot to the right of 1 says that Edge-ops is faster; the bar through it"
+    " spans the quartiles of the trial-by-trial ratios. Norms and activations: tokens x width; rotations: tokens x"
+    " query/key heads x head size (r: rotated part)."
+)
+LATENCIES = (
+    "One geometry an operator, both axes logarithmic. Where a line passes Edge-ops' between two measured token counts,"
+    " the crossover is circled and named."
+)
+ROOFS = (
+    "Time of each cell in multiples of a plain copy of as many bytes, at a working set of that size. Small cells are"
+    " far from it because a call has a price; what stays far at many bytes is arithmetic."
+)
+NOISE = (
+    "Every pass times one arm twice under two names. A pass whose twins differ by more than the limit is dropped; no"
+    " difference below the worst kept pass of a cell is called a win or a loss."
+)
+
+
+def _shown_or_folded(title: str, drawings: Sequence[Block], level: int, first: bool) -> list[Block]:
+    return [Heading(level, title), *drawings] if first else [Fold(level, title, tuple(drawings))]
+
+
+def _latency(operator: str, dtype: str, members: Sequence[Measured]) -> Block | None:
+    shown = plots.representative(members)
+    if len({one.cell.tokens for one in shown}) < 2:
+        return None
+    return plots.latencies(shown, f"{operator}, {dtype}, {shown[0].cell.geometry.label}")
+
+
+def blocks(records: Sequence[store.Record], drawings: bool = False) -> list[Block]:
+    """The whole report.
+
+    Raises:
+        ImportError: drawings are wanted and matplotlib is not installed.
+    """
     measured = runs(records)
     compared = [run for run in measured if run.compared]
     found: list[Block] = []
     if compared:
         found += [*summary(compared), Heading(2, "Losses"), *tables.losses(compared)]
+        found += figures(compared) if drawings else []
     return [*found, *limits(measured), *every_cell(compared), *hosts(measured)]
 
 
@@ -102,4 +178,4 @@ def replaced(content: str, name: str, text: str, where: str) -> str:
     return f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
 
 
-__all__ = ["blocks", "every_cell", "hosts", "limits", "markdown", "replace_part", "replaced", "summary"]
+__all__ = ["blocks", "figures", "every_cell", "hosts", "limits", "markdown", "replace_part", "replaced", "summary"]

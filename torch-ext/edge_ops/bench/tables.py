@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from . import analysis
 from .analysis import LOSS, TIE, WIN, Run, best_peer, verdict
 from .arms import MAIN, NAMES
-from .blocks import Block, Bullets, Heading, Table, Text, table
+from .blocks import Block, Bullets, Fold, Table, Text, table
 from .stats import NULL_LIMIT, Ratio
 from .store import Measured
 
@@ -54,24 +54,24 @@ def environment(run: Run) -> Bullets:
     )
 
 
-def arms(run: Run) -> Table:
+def arms(run: Run, level: int) -> Fold:
     rows = [
         (name, arm["title"], arm.get("version") or f"not installed: {arm['not_installed']}")
         for name, arm in run.record["arms"].items()
     ]
-    return table(("arm", "what", "version"), rows, labels=3, folded="Arms")
+    return Fold(level, "Arms", (table(("arm", "what", "version"), rows, labels=3),))
 
 
-def floors(run: Run) -> list[Block]:
+def floors(run: Run, level: int) -> list[Block]:
     blocks: list[Block] = []
     for threads, found in run.record["floors"].items():
         calls = [(name, f"{statistics.median(entry['samples']) / 1000:.3f}") for name, entry in found["calls"].items()]
         count = threads_of(int(threads))
-        blocks.append(table((f"call without work, {count}", "µs"), calls, folded=f"Calls without work, {count}"))
+        tables = [table(("call without work", "µs"), calls)]
         rows = [(_size(int(size)), f"{value:.0f}") for size, value in found.get("copy_bytes_per_ns", {}).items()]
         if rows:
-            header = (f"copy, working set, {count}", "GB/s, read + written")
-            blocks.append(table(header, rows, folded=f"Copy bandwidth, {count}"))
+            tables.append(table(("copy, working set", "GB/s, read + written"), rows))
+        blocks.append(Fold(level, f"Floors, {count}", tuple(tables)))
     return blocks
 
 
@@ -143,7 +143,7 @@ def overview(runs: Sequence[Run]) -> Table:
     return table(("operator", "dtype", "tokens", *titles), rows, labels=3)
 
 
-def _cell_table(run: Run, found: Sequence[Measured], title: str) -> Table:
+def _cell_table(run: Run, found: Sequence[Measured]) -> Table:
     """One operator, dtype, thread count and clock: a row a shape, the other arms as multiples."""
     others = [name for name in NAMES if name != MAIN and any(one.has(name) for one in found)]
     rows = []
@@ -161,14 +161,14 @@ def _cell_table(run: Run, found: Sequence[Measured], title: str) -> Table:
             )
         )
     header = ("tokens x shape", "Edge-ops, µs", "copy, µs", *(f"x {name}" for name in others), "against the best peer")
-    return table(header, rows, folded=title)
+    return table(header, rows)
 
 
 def cells(run: Run, level: int) -> list[Block]:
     blocks: list[Block] = []
     for (operator, dtype, threads, clock), members in analysis.groups(run.compared).items():
         title = f"{operator}, {dtype}, {threads_of(threads)}{'' if clock == 'call' else ', ' + clock}"
-        blocks += [Heading(level, title), _cell_table(run, members, title)]
+        blocks.append(Fold(level, title, (_cell_table(run, members),)))
     return blocks
 
 

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes what was asked for; 2 where a file cannot be used, 1 where a goal is missed."""
-    from ..bench import goals, report, store
+    from ..bench import goals, page, report, store
 
     try:
         records = [record for path in arguments.files for record in store.load(path)]
@@ -32,6 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if arguments.goals:
         return goals.print_outcomes(records)
+    if arguments.html:
+        try:
+            shown = report.blocks(records, drawings=True)
+        except ImportError as error:
+            print(f"{error}: the page's drawings need matplotlib (pip install matplotlib)", file=sys.stderr)
+            return 2
+        arguments.html.write_text(page.render("Edge-ops: measurements", shown), encoding="utf-8")
     if arguments.markdown or not arguments.html:
         text = report.markdown(report.blocks(records))
         if arguments.markdown in (None, Path("-")):
