@@ -181,9 +181,10 @@ def latencies(found: Sequence[Measured], title: str) -> Figure:
             height = math.exp(_interpolated(own, crossing))
             axes.plot(crossing, height, "o", color=RED, fillstyle="none", markersize=10, zorder=5)
             notes.append(f"{name} crosses at {crossing:.0f} tokens")
-    axes.set_title(
-        "; ".join(notes) or "no line crosses Edge-ops'", fontsize=8, color=RED if notes else QUIET, loc="left", pad=38
-    )
+    axes.annotate(
+        "\n".join(notes) or "no line crosses Edge-ops'", (0.02, 0.98), xycoords="axes fraction", va="top",
+        fontsize=8, color=RED if notes else QUIET,
+    )  # fmt: skip
     _legend(axes, 3)
     return _finish(drawing, f"{title}: time of a call against the number of tokens")
 
