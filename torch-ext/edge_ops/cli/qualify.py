@@ -22,7 +22,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="where to write the record (a name with the time)")
     parser.add_argument("--json", action="store_true", help="print the record instead of a table; a file only if named")
-    parser.add_argument("--quick", action="store_true", help="without the large cases: does not qualify a device")
+    parser.add_argument(
+        "--quick", action="store_true", help="a quarter of the cases, no large ones: does not qualify a device"
+    )
     parser.add_argument("--levels", metavar="NAMES", help="some of this host's levels (all)")
     parser.add_argument("--only", metavar="TEXT", help="only cases with this in their name: does not qualify a device")
     parser.add_argument("--device-name", metavar="NAME", help="what to call the device in the record")

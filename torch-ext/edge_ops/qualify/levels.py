@@ -20,6 +20,8 @@ from . import host
 from .corpus import Case, cases
 from .run import CUDA, REFERENCE, Found, run
 
+_PROGRAM = "import sys; sys.path.insert(0, {root}); from {module} import report; report()"
+
 
 class Selection(NamedTuple):
     """Which cases run."""
@@ -32,7 +34,7 @@ class Selection(NamedTuple):
         return "partial" if self.only else "quick" if self.quick else "full"
 
     def cases(self) -> List[Case]:
-        return [c for c in cases() if not (self.quick and c.bulk) and (self.only is None or self.only in c.name)]
+        return [c for c in cases() if (c.quick or not self.quick) and (self.only is None or self.only in c.name)]
 
 
 class LevelError(Exception):
@@ -84,7 +86,7 @@ def found(level: str, selection: Selection) -> Iterator[Found]:
 def _elsewhere(level: str, selection: Selection) -> Iterator[Found]:
     package = __package__.rpartition(".")[0]
     root = Path(native.__file__).resolve().parents[package.count(".") + 1]
-    program = f"import sys; sys.path.insert(0, {str(root)!r}); from {__package__}.levels import report; report()"
+    program = _PROGRAM.format(root=repr(str(root)), module=__name__)
     last = "its first case"
     with (
         tempfile.TemporaryFile("w+") as errors,

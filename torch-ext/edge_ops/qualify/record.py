@@ -139,6 +139,12 @@ _RECORD = {
     "software": dict, "offered": list, "levels": dict, "not_run": dict, "started": str, "seconds": (int, float),
     "sign_off": dict, "sha256": str,
 }  # fmt: skip
+_PARTS = {
+    "corpus": ("version", "golden_sha256"),
+    "package": ("version", "build"),
+    "device": ("name", "machine", "cpu", "emulated"),
+    "software": ("torch",),
+}
 _LEVEL = {"passed": bool, "seconds": (int, float), "operators": dict, "differences": list}
 _GROUP = {"cases": int, "wrong": int, "rows": int, "elements": int, "seconds": (int, float), "digest": str}
 
@@ -162,10 +168,12 @@ def read(path: Path) -> Record:
     if found["schema"] != SCHEMA:
         raise RecordError(f"{path} has schema {found['schema']!r}; this version reads {SCHEMA!r}")
     _check(path, "the record", found, _RECORD)
-    for part, keys in (("corpus", ("version", "golden_sha256")), ("package", ("version", "build"))):
+    for part, keys in _PARTS.items():
         for key in keys:
             if key not in found[part]:
                 raise RecordError(f"{path} is not a record: {part} has no {key}")
+    if not all(isinstance(name, str) for name in found["offered"]):
+        raise RecordError(f"{path} is not a record: offered must list names")
     for name, level in found["levels"].items():
         _check(path, f"level {name}", level, _LEVEL)
         for operator, dtypes in level["operators"].items():
