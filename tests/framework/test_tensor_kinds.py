@@ -86,6 +86,18 @@ def test_any_number_of_dimensions(rng, rank):
                 )
 
 
+def test_the_weight_of_an_absent_side_means_nothing():
+    positions, cache = torch.arange(3, device=DEVICE), edge_ops.rope_cache(4, 8).to(DEVICE)
+    for weight in (rows(*[1] * 9, 8), rows(5), rows(8).double()):
+        for absent in ("query", "key"):
+            heads, want = rows(3, 2, 8), rows(3, 2, 8)
+            sides = {"query": heads, "key": heads, absent: None}
+            weights = {"q_weight": None, "k_weight": None, f"{absent[0]}_weight": weight}
+            edge_ops.fused_qk_norm_rope(positions, **sides, **weights, cos_sin_cache=cache)
+            edge_ops.fused_qk_norm_rope(positions, want, None, None, None, cache)
+            assert torch.equal(heads, want), absent
+
+
 @pytest.mark.parametrize("stride", (0, 1, 3, 7, 10**9))
 def test_the_stride_of_a_dimension_of_size_one_means_nothing(stride):
     x = rows(1, 1, 16).as_strided((1, 1, 16), (stride, stride, 1))

@@ -283,6 +283,8 @@ def fused_qk_norm_rope(
         checks.fused_qk_norm_rope(
             positions, query, key, q_weight, k_weight, cos_sin_cache, eps, weight_offset, query_out, key_out
         )
+    # Without its side a weight means nothing, whatever its shape.
+    q_weight, k_weight = (None if query is None else q_weight), (None if key is None else k_weight)
     tail = (cos_sin_cache, eps, weight_offset, interleaved, round_normalized)
     if _registered(query, key, query_out, key_out, cos_sin_cache, writes=True):
         # One registered operator writes in place and one elsewhere; a mixed call is one of each.
