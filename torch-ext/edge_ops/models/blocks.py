@@ -114,9 +114,9 @@ def norm_over(norm: nn.Module, found: Optional[Operand], x: Tensor) -> Tensor:
     return norm(x)
 
 
-def add_norm(norm: nn.Module, found: Optional[Operand], x: Tensor, residual: Tensor) -> Tuple[Tensor, Tensor]:
-    """-> (norm(residual + x), residual + x), in x's and residual's memory where an operand is given."""
-    if found is not None and found.on_stream:
+def add_norm(norm: nn.Module, found: Operand, x: Tensor, residual: Tensor, own: bool) -> Tuple[Tensor, Tensor]:
+    """-> (norm(residual + x), residual + x), in x's and residual's memory where nobody else holds the residual."""
+    if own and found.on_stream:
         try:
             return fused_add_rms_norm(x, residual, found.weight, found.eps, weight_offset=found.weight_offset)
         except TypeError:

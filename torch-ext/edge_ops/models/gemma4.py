@@ -7,8 +7,8 @@ from torch import Tensor
 
 from .attention import attend_to, fusable, heads, norm_and_rotate, take_cache, unfused
 from .binding import RECORD, eager_only, original
-from .blocks import norm_over, operand
-from .layers import LOOP, enter, first_norm, middle, mix
+from .blocks import add_norm, norm_over, operand
+from .layers import LOOP, enter, first_norm, mix
 from .mlp import PRODUCTS, feed_forward, gated_mlp_forward
 from .plan import NormStyle, Plan, Stack
 from .rope import Rope
@@ -76,7 +76,7 @@ def gemma4_layer_forward(
         return original(layer, hidden_states, per_layer_input, *args, **kwargs)
     after_mixer, before_mlp, after_mlp = step.norms
     mixed = norm_over(*after_mixer, mix(layer, step, first_norm(step, hidden_states, loop), kwargs))
-    normed, stream = middle(before_mlp, mixed, hidden_states, loop)
+    normed, stream = add_norm(*before_mlp, mixed, hidden_states, loop.stream is hidden_states)
     stream = stream + norm_over(*after_mlp, feed_forward(step.mlp, step.product, normed, loop))
     if layer.hidden_size_per_layer_input:
         gated = layer.act_fn(layer.per_layer_input_gate(stream)) * per_layer_input

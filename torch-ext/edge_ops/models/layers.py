@@ -100,7 +100,7 @@ class LayerRecord(Record):
             bypassed += [step.mlp, *step.mlp.children()]
         inner = [module._modules.get(name) for module, name in makers]
         outputs = [*(module for module, _ in makers), *(module for module in inner if module is not None)]
-        return Watched(bypassed, outputs, makers)
+        return Watched(layer, bypassed, outputs, makers)
 
 
 def _watched(module: Any, inner: str) -> bool:
@@ -188,19 +188,12 @@ def mix(layer: nn.Module, step: Step, normed: Tensor, kwargs: Dict[str, Any]) ->
     return mixed[0] if isinstance(mixed, tuple) else mixed
 
 
-def middle(norm: Norm, x: Tensor, hidden_states: Tensor, loop: Loop) -> Tuple[Tensor, Tensor]:
-    """-> (norm(hidden_states + x), hidden_states + x), in their memory where the layer's input may be overwritten."""
-    module, found = norm
-    return add_norm(module, found if loop.stream is hidden_states else None, x, hidden_states)
-
-
 def leave(step: Step, x: Tensor, residual: Tensor, loop: Loop) -> Tensor:
     """-> residual + x, a layer's output; in their memory and with the next norm computed too where that is known."""
     if step.following is None:
         return residual + x
-    norm, found = step.following
-    loop.normed, loop.stream = add_norm(norm, found, x, residual)
-    loop.norm = norm
+    loop.normed, loop.stream = add_norm(*step.following, x, residual, True)
+    loop.norm = step.following[0]
     return loop.stream
 
 
@@ -217,7 +210,7 @@ def pre_norm_layer_forward(layer: Any, hidden_states: Tensor, *args: Any, **kwar
     mixed = mix(layer, step, first_norm(step, hidden_states, loop), kwargs)
     if scale is not None:
         mixed = mixed * getattr(layer, scale)
-    normed, stream = middle(step.norms[0], mixed, hidden_states, loop)
+    normed, stream = add_norm(*step.norms[0], mixed, hidden_states, loop.stream is hidden_states)
     output = feed_forward(step.mlp, step.product, normed, loop)
     if isinstance(output, tuple):  # some expert blocks return their routing too
         output = output[0]
@@ -234,7 +227,7 @@ def sandwich_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, 
         return original(layer, hidden_states, *args, **kwargs)
     after_mixer, before_mlp, after_mlp = step.norms
     mixed = norm_over(*after_mixer, mix(layer, step, first_norm(step, hidden_states, loop), kwargs))
-    normed, stream = middle(before_mlp, mixed, hidden_states, loop)
+    normed, stream = add_norm(*before_mlp, mixed, hidden_states, loop.stream is hidden_states)
     output = norm_over(*after_mlp, feed_forward(step.mlp, step.product, normed, loop))
     return leave(step, output, stream, loop)
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 _TRAINING, _FORWARD = itemgetter("training"), itemgetter("forward")
 _ADDRESS = Tensor.data_ptr
@@ -19,6 +20,7 @@ _SETTINGS = ("variance_epsilon", "eps")  # of norms, by the names that transform
 class Watched(NamedTuple):
     """What decides whether a layer's step still is right."""
 
+    layer: nn.Module
     bypassed: List[nn.Module]  # whose work is done without calling them, and the layer: everything about them
     makers: List[nn.Module]  # whose output is overwritten: their hooks
     inside: List[Tuple[nn.Module, str]]  # a module and the name of one of `makers` in it
@@ -39,6 +41,8 @@ class Snapshot:
         makers = [module.__dict__["_forward_hooks"] for layer in layers for module in layer.makers]
         names = ("_forward_hooks", "_forward_pre_hooks")
         self._hooks = [*makers, *(state[name] for state in self._states for name in names)]
+        self._handles = -1  # how many handles of hooks there were when nobody watched: every registration makes one
+        self._layers = [layer.layer.__dict__ for layer in layers]
         # accelerate's hooks, and a wrapped forward where there was none, are new entries of a module's dictionary.
         self._size = sum(map(len, self._states))
         self._bound = [state for state in self._states if "forward" in state]
@@ -61,9 +65,9 @@ class Snapshot:
         """Whether all of it is as it was."""
         return (
             stream is self._stream
-            and not any(self._hooks)
+            and self._unhooked()
             and sum(map(len, self._states)) == self._size
-            and not any(map(_TRAINING, self._states))
+            and not any(map(_TRAINING, self._layers))
             and _same(map(_FORWARD, self._bound), self._forwards)
             and _same(chain.from_iterable(map(dict.values, self._child_dicts)), self._children)
             and _same(map(dict.get, self._outer, self._names), self._inner)
@@ -71,6 +75,14 @@ class Snapshot:
             and list(map(_ADDRESS, self._weights)) == self._addresses
             and list(map(getitem, self._set, self._keys)) == self._values
         )
+
+    def _unhooked(self) -> bool:
+        handles = getattr(RemovableHandle, "next_id", None)
+        if handles is None or handles != self._handles:
+            if any(self._hooks):
+                return False
+            self._handles = -1 if handles is None else handles
+        return True
 
 
 def _same(now: Any, before: List[Any]) -> bool:
