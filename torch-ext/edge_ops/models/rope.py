@@ -94,7 +94,9 @@ def rotary_record(rotary: Any) -> RotaryRecord:
             continue
         if values.get("rope_type") == "longrope":
             # The module makes its long frequencies in its first call, by code that torch.compile cannot trace.
-            type(rotary).forward(rotary, rotary.inv_freq, torch.zeros(1, 1, dtype=torch.int64))
+            type(rotary).forward(
+                rotary, rotary.inv_freq, torch.zeros(1, 1, dtype=torch.int64, device=rotary.inv_freq.device)
+            )
         if values.get("rope_type") not in _STATIC:
             continue
         prefix = "" if kind is None else f"{kind}_"
