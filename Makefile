@@ -5,6 +5,7 @@
 #   make test-hub the same suite against the built Kernel Hub layout, loaded as users load it
 #   make demo     two small language models decoding text, before and after
 #   make release  what a release publishes, into dist/release (docs/hub.md)
+#   make docs     the documentation as a site, into build/site
 #   make lint     style and types          make format   puts style right
 #   make clean    removes what was set up and built
 
@@ -23,10 +24,10 @@ FORMATTED := $(shell git ls-files csrc torch-ext | grep -E '\.(cpp|cu|cuh|h|inl)
 # The artifacts of a dry run of the release: tests/hub looks at them.
 DRY_RUN := dist/dry-run
 
-.PHONY: test test-hub demo release lint format clean
+.PHONY: test test-hub demo release docs lint format clean
 .DELETE_ON_ERROR:
 
-test: $(DONE)/wheel $(DONE)/test $(DONE)/weights $(DRY_RUN)/SHA256SUMS
+test: $(DONE)/wheel $(DONE)/test $(DONE)/docs $(DONE)/weights $(DRY_RUN)/SHA256SUMS
 	env -u PYTHONPATH HF_HUB_OFFLINE=1 EDGE_OPS_TEST_RELEASE=$(CURDIR)/$(DRY_RUN) \
 	  $(BIN)/python -m pytest $(TESTS)
 
@@ -39,6 +40,10 @@ demo: $(DONE)/wheel $(DONE)/demo $(DONE)/weights
 
 release: $(DONE)/torch $(DONE)/build $(DONE)/release
 	$(RELEASE)
+
+docs: $(DONE)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 lint: $(DONE)/lint $(DONE)/torch
 	$(BIN)/ruff check .
@@ -63,7 +68,7 @@ $(DONE)/venv: tools/system_packages.sh
 	mkdir -p $(DONE)
 	touch $@
 
-$(DONE)/torch $(DONE)/build $(DONE)/release $(DONE)/test $(DONE)/lint $(DONE)/demo: $(DONE)/%: requirements/%.txt $(DONE)/venv
+$(DONE)/torch $(DONE)/build $(DONE)/release $(DONE)/test $(DONE)/lint $(DONE)/demo $(DONE)/docs: $(DONE)/%: requirements/%.txt $(DONE)/venv
 	$(PIP) install -r $<
 	touch $@
 

@@ -1,6 +1,7 @@
 """What mkdocs needs to make one site of the repository (mkdocs.yml): pages outside docs/, linked sources, formulas.
 
 - CONTRIBUTING.md and CHANGELOG.md stand at the root, where people look for them, and become pages.
+- `<!-- README: Limits -->` becomes that section of README.md, so that it is written once.
 - A link to a source file leads to a page that shows the file.
 - A formula becomes MathML, which browsers draw without a script.
 """
@@ -20,7 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".sh": "sh", ".toml": "toml"}
 
-_LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(?=\))")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
+_SHORT_CELL = re.compile(r"<td>(?=[^<]{1,18}</td>)")
+_SECTION = re.compile(r"<!-- README: (.+?) -->")
 _FENCES = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r'<(div|span) class="arithmatex">\s*\\[\[(](.*?)\\[\])]\s*</\1>', re.DOTALL)
 
@@ -36,7 +40,7 @@ def _rewritten(text: str, path: Path, page: str, sources: set[str]) -> str:
     """
 
     def moved(match: re.Match[str]) -> str:
-        target, anchor = match[2], match[3] or ""
+        label, target, anchor = match[1], match[2], match[3] or ""
         if "://" in target or target.startswith("mailto:"):
             return match[0]
         file = (path.parent / target).resolve()
@@ -50,7 +54,10 @@ def _rewritten(text: str, path: Path, page: str, sources: set[str]) -> str:
         else:
             sources.add(name)
             to = f"source/{name}.md"
-        return f"{match[1]}{posixpath.relpath(to, posixpath.dirname(page))}{anchor}"
+        if label.endswith(".md") and not anchor:  # a page is named by its title
+            title = _HEADING.search(file.read_text())
+            label = title[1] if title else label
+        return f"[{label}]({posixpath.relpath(to, posixpath.dirname(page))}{anchor})"
 
     parts, end = [], 0
     for fence in _FENCES.finditer(text):
@@ -59,12 +66,21 @@ def _rewritten(text: str, path: Path, page: str, sources: set[str]) -> str:
     return "".join([*parts, _LINK.sub(moved, text[end:])])
 
 
+def _section(title: str) -> str:
+    """What README.md says under a heading, with links as a page of docs/ writes them."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.M | re.S)
+    if found is None:
+        raise ValueError(f"README.md has no section {title!r}")
+    return found[1].strip().replace("](docs/", "](")
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages from outside docs/."""
     sources: set[str] = set()
     for file in files.documentation_pages():
         path = Path(file.abs_src_path)
-        file.content_string = _rewritten(path.read_text(), path, file.src_uri, sources)
+        text = _SECTION.sub(lambda match: _section(match[1]), path.read_text())
+        file.content_string = _rewritten(text, path, file.src_uri, sources)
     for name, page in PAGES.items():
         if not files.get_file_from_path(page):
             text = _rewritten((ROOT / name).read_text(), ROOT / name, page, sources)
@@ -78,11 +94,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_content(html_text: str, **_: Any) -> str:
-    """Formulas as MathML."""
+    """Formulas as MathML; a table's short cells marked, which the style sheet keeps on one line."""
 
     def drawn(match: re.Match[str]) -> str:
         display = "block" if match[1] == "div" else "inline"
         formula = convert(html.unescape(match[2]).strip(), display=display)
         return f'<{match[1]} class="arithmatex">{formula}</{match[1]}>'
 
-    return _FORMULA.sub(drawn, html_text)
+    return _SHORT_CELL.sub('<td class="short">', _FORMULA.sub(drawn, html_text))
