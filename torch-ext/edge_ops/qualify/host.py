@@ -64,12 +64,15 @@ def device() -> Dict[str, Any]:
         system = release.get("PRETTY_NAME")
     # Jetson's images state their release beside the distribution's
     image = " ".join(filter(None, (release.get("IMAGE_ID"), release.get("IMAGE_VERSION") or release.get("BUILD_ID"))))
+    flags = sorted((cpuinfo.get("flags") or cpuinfo.get("Features") or "").split())
+    if emulated() is not None:  # /proc/cpuinfo shows the processor that emulates
+        cpu, flags = f"emulated on {cpu}", []
     tegra = (_text("/etc/nv_tegra_release") or "").partition("\n")[0]
     return {
         "name": name,
         "machine": platform.machine(),
         "cpu": cpu,
-        "cpu_flags": sorted((cpuinfo.get("flags") or cpuinfo.get("Features") or "").split()),
+        "cpu_flags": flags,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "os": system,
         "os_image": tegra or image or None,
