@@ -42,8 +42,7 @@ release: $(DONE)/torch $(DONE)/build $(DONE)/release
 	$(RELEASE)
 
 docs: $(DONE)/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "build/site/index.html"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(DONE)/lint $(DONE)/torch
 	$(BIN)/ruff check .
