@@ -76,8 +76,21 @@ class Table:
 class RotaryRecord(Record):
     """Tables by layer type; the key None where the model has one set of parameters."""
 
-    def __init__(self, tables: Dict[Optional[str], Table]) -> None:
+    def __init__(self, tables: Dict[Optional[str], Table], device: torch.device) -> None:
         self.tables = tables
+        self.number_rows(device)
+
+    def number_rows(self, device: torch.device) -> None:
+        with torch.inference_mode(False):
+            self.numbers = torch.arange(FIRST_ROWS, device=device)
+
+    def first(self, count: int, device: torch.device) -> Tensor:
+        """0 to count - 1, a view of what is there: a compiled graph would run an arange again in every layer."""
+        if device != self.numbers.device and not torch.compiler.is_compiling():
+            self.number_rows(device)  # the model was moved
+        if count > FIRST_ROWS or device != self.numbers.device:
+            return torch.arange(count, device=device)
+        return self.numbers[:count]
 
 
 def rotary_record(rotary: Any) -> RotaryRecord:
@@ -107,7 +120,8 @@ def rotary_record(rotary: Any) -> RotaryRecord:
         table = Table(dict(values), getattr(rotary.config, "max_position_embeddings", None), inv_freq, scaling)
         if table.agrees():
             tables[kind] = table
-    return RotaryRecord(tables)
+    device = next(rotary.buffers()).device
+    return RotaryRecord(tables, torch.device("cpu") if device.type == "meta" else device)
 
 
 def rotary_forward(rotary: nn.Module, x: Tensor, position_ids: Tensor, layer_type: Optional[str] = None) -> Any:
@@ -138,5 +152,5 @@ def rotary_forward(rotary: nn.Module, x: Tensor, position_ids: Tensor, layer_typ
         half = cos.shape[-1] // 2
         cache = torch.cat((cos[..., :half], sin[..., :half]), dim=-1)
     flat = cache.flatten(end_dim=-2)
-    rows = torch.arange(flat.shape[0], device=cache.device).view(cache.shape[:-1])
+    rows = rotary.__dict__[RECORD].first(flat.shape[0], cache.device).view(cache.shape[:-1])
     return Rope(flat, rows.expand(batch))
