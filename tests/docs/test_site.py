@@ -62,6 +62,14 @@ def test_nothing_is_fetched_from_elsewhere(site):
         assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']*", sheet.read_text()) == [], sheet
 
 
+def test_the_search_runs_from_the_disk(site):
+    """Without a server: the index is a script, and the worker's stand-in is the site's own."""
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")
+    for page in site.rglob("*.html"):
+        (script,) = (source for tag, source in Loads(page.read_text()).loaded if "iframe-worker" in source)
+        assert page.name == "404.html" or (page.parent / script).is_file(), page
+
+
 def test_formulas_need_no_script(site):
     formulas = re.findall(r'class="arithmatex">(.*?)</(?:div|span)>', (site / "operators.html").read_text(), re.DOTALL)
     assert len(formulas) >= 6
