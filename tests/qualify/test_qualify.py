@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
+import shutil
 import signal
 
 import pytest
@@ -18,6 +20,7 @@ from support.values import DEVICE
 from .conftest import OWN
 
 CPU_LEVELS = native.build_info()["isa_offered"]
+QEMU = shutil.which("qemu-x86_64-static") or shutil.which("qemu-x86_64")
 LOWER = [level for level in CPU_LEVELS if level != OWN]
 
 
@@ -211,6 +214,32 @@ def test_an_emulated_process_does_not_start_others(monkeypatch, tmp_path):
     assert levels.hindrance(OWN) is None
     for level in LOWER:
         assert f"EDGE_OPS_CPU_ISA={level}" in levels.hindrance(level)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(QEMU is None or platform.machine() != "x86_64", reason="needs qemu-user and x86-64's levels")
+def test_under_emulation(tmp_path):
+    """On an emulated processor of 2013: its own level alone, and a record that says so."""
+    target = tmp_path / "record.json"
+    selection = ["--levels", "avx2,baseline", "--only", "float32 width n=127 "]
+    arguments = ["-m", "edge_ops", "qualify", *selection, "--record", str(target)]
+    done = python(arguments, prefix=[QEMU, "-cpu", "Haswell"])
+    assert done.returncode == 0, done.stderr
+    found = record.read(target)
+    assert found["chosen"] == "avx2" and list(found["levels"]) == ["avx2"]
+    assert list(found["not_run"]) == ["baseline"] and "EDGE_OPS_CPU_ISA=baseline" in found["not_run"]["baseline"]
+    device = found["device"]
+    assert device["emulated"].startswith("qemu-") and device["cpu"].startswith("emulated on ")
+    assert device["cpu_flags"] == []
+    assert "this qualifies the library's code, not a device" in done.stdout
+
+
+def test_a_build_without_native_code_has_the_reference(monkeypatch):
+    info = {**native.build_info(), "isa_offered": [], "isa_chosen": None}
+    monkeypatch.setattr(levels.native, "build_info", lambda: info)
+    monkeypatch.setattr(levels.native, "DEVICES", ())
+    assert levels.offered() == levels.known() == ["reference"]
+    assert levels.hindrance("reference") is None and levels.hindrance("avx2") is not None
 
 
 # --- arguments -----------------------------------------------------------------------
