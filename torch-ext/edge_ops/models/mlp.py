@@ -111,7 +111,8 @@ def gated_mlp_forward(mlp: nn.Module, x: Tensor) -> Tensor:
     if record.merged is not None and not torch.compiler.is_compiling() and record.one_matrix(gate, up):
         both = project(x, record.merged, None)
     else:
-        both = torch.cat((gate(x), up(x)), dim=-1)
+        rows = x.flatten(end_dim=-2)  # so that a compiled graph's products go where the concatenation has them
+        both = torch.cat((gate(rows), up(rows)), dim=-1).unflatten(0, x.shape[:-1])
     return modules[record.down](PRODUCTS[record.operator](both))
 
 
