@@ -108,11 +108,13 @@ def gated_mlp_forward(mlp: nn.Module, x: Tensor) -> Tensor:
     modules = mlp.__dict__["_modules"]
     record: MLPRecord = mlp.__dict__[RECORD]
     gate, up = modules[record.gate], modules[record.up]
-    if record.merged is not None and not torch.compiler.is_compiling() and record.one_matrix(gate, up):
+    if torch.compiler.is_compiling():
+        rows = x.flatten(end_dim=-2)  # Inductor lets matrix products write where the concatenation has them
+        both = torch.cat((gate(rows), up(rows)), dim=-1).unflatten(0, x.shape[:-1])
+    elif record.merged is not None and record.one_matrix(gate, up):
         both = project(x, record.merged, None)
     else:
-        rows = x.flatten(end_dim=-2)  # so that a compiled graph's products go where the concatenation has them
-        both = torch.cat((gate(rows), up(rows)), dim=-1).unflatten(0, x.shape[:-1])
+        both = torch.cat((gate(x), up(x)), dim=-1)
     return modules[record.down](PRODUCTS[record.operator](both))
 
 
