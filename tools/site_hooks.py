@@ -1,7 +1,7 @@
 """What mkdocs needs to make one site of the repository (mkdocs.yml): pages outside docs/, linked sources, formulas.
 
 - CONTRIBUTING.md and CHANGELOG.md stand at the root, where people look for them, and become pages.
-- `<!-- README: Limits -->` becomes that section of README.md, so that it is written once.
+- `<!-- README: Limits -->` and the link after it become that section of README.md, so that it is written once.
 - A link to a source file leads to a page that shows the file.
 - A formula becomes MathML, which browsers draw without a script.
 """
@@ -24,7 +24,7 @@ LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".sh": "sh", ".toml": 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _SHORT_CELL = re.compile(r"<td>(?=[^<]{1,18}</td>)")
-_SECTION = re.compile(r"<!-- README: (.+?) -->")
+_SECTION = re.compile(r"<!-- README: (.+?) -->\n\[.*")
 _FENCES = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r'<(div|span) class="arithmatex">\s*\\[\[(](.*?)\\[\])]\s*</\1>', re.DOTALL)
 
