@@ -235,9 +235,12 @@ def second(arguments: argparse.Namespace, dtype: Any) -> Dict[str, Any]:
     seam = at_the_seam(state, device)
     while len(tokens) < state["prompt"] + arguments.tokens:
         # the newest token is not in the cache yet
-        with Trace() as trace:
+        if calls:
             logits = step(model, tokens[-1:], len(tokens) - 1, cache)
-        calls = calls or trace.calls
+        else:
+            with Trace() as trace:
+                logits = step(model, tokens[-1:], len(tokens) - 1, cache)
+            calls = trace.calls
         logits_digests.append(digest(logits))
         tokens.append(int(logits.argmax()))
     decoded = tokens[state["prompt"] :]
