@@ -42,6 +42,11 @@ CARD_TEST = ("tests/hub/test_layout.py", "test_the_cards_programs_run")
 LANGUAGES = ("indented", "json", "python", "sh", "text", "toml")
 
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+# A file named in a sentence or a tree; *.json and the like are the reader's own.
+_FILE = re.compile(
+    r"(?<![\w/<>.-])(?:[\w.*-]+/)*[\w*-]+\.(?:py|pyi|cpp|cu|cuh|h|inl|map|sh|md|toml|nix|yml)\b(?![\w/])"
+)
+_FOLDERS = ("", "benchmarks/", "csrc/**/", "docs/", "tests/**/", "tools/**/", "torch-ext/**/", "torch-ext/edge_ops/")
 _KERNELS = re.compile(r"^(import|from) kernels\b", re.MULTILINE)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -209,6 +214,23 @@ def test_quick_commands_run(capsys):
 def test_relative_links_lead_somewhere(page):
     targets = [t for t in _LINK.findall(page.read_text()) if "://" not in t and not t.startswith("mailto:")]
     assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def files_that_are_not(text: str) -> List[str]:
+    """Files that a page names, in code within its sentences and in its trees, and that are nowhere."""
+    trees = [block.code for block in blocks_of(text) if block.language == "indented" and not is_shell(block)]
+    named = [name for code in (*inline_code(text), *trees) for name in _FILE.findall(code)]
+    return [name for name in named if not any(found for folder in _FOLDERS for found in ROOT.glob(folder + name))]
+
+
+@each_page
+def test_files_named_are_there(page):
+    assert files_that_are_not(page.read_text()) == []
+
+
+def test_a_file_that_is_not_there_is_noticed():
+    page = "See `csrc/cpu/rows.inl`, `row.inl` and `host.json`.\n\n    csrc/\n      cpu/  vec_*.h, vect_*.h\n"
+    assert files_that_are_not(page) == ["row.inl", "vect_*.h"]
 
 
 def without_annotations(function) -> str:
