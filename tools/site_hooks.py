@@ -26,6 +26,7 @@ _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _SHORT_CELL = re.compile(r"<td>(?=[^<]{1,18}</td>)")
 _SECTION = re.compile(r"<!-- README: (.+?) -->\n\[.*")
 _FENCES = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_ONE_LINE = re.compile(r'<div class="language-text (?=highlight"><pre>(?:<[^>]+>)*[^\n]*\n</code></pre>)')
 _FORMULA = re.compile(r'<(div|span) class="arithmatex">\s*\\[\[(](.*?)\\[\])]\s*</\1>', re.DOTALL)
 
 
@@ -94,11 +95,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_content(html_text: str, **_: Any) -> str:
-    """Formulas as MathML; a table's short cells marked, which the style sheet keeps on one line."""
+    """Formulas as MathML; marks for the style sheet: a table's short cells stay whole, a block of one line wraps."""
 
     def drawn(match: re.Match[str]) -> str:
         display = "block" if match[1] == "div" else "inline"
         formula = convert(html.unescape(match[2]).strip(), display=display)
         return f'<{match[1]} class="arithmatex">{formula}</{match[1]}>'
 
+    html_text = _ONE_LINE.sub('<div class="language-text one-line ', html_text)
     return _SHORT_CELL.sub('<td class="short">', _FORMULA.sub(drawn, html_text))
