@@ -68,7 +68,7 @@ struct Request {
   // Whether an index of one launch can reach every head of the inner level of tokens.
   bool is_indexable() const {
     const int64_t inner = tokens.rank == 2 ? tokens.run() : 1;
-    return inner <= kMaxIndex && heads() <= kMaxIndex / inner;
+    return inner == 0 || (inner <= kMaxIndex && heads() <= kMaxIndex / inner);
   }
 
   // Whether loads of `vector` elements fit every tensor.

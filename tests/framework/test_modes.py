@@ -179,7 +179,7 @@ def test_functionalize():
 @pytest.mark.parametrize("in_dim", (0, 1, 2))
 def test_vmap(op, in_dim):
     x = torch.randn(5, 6, 7, 16, generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    w = torch.linspace(-1, 1, 16)
+    w = torch.linspace(-1, 1, 16, device=DEVICE)
     function = (lambda t: edge_ops.rms_norm(t, w)) if op == "rms_norm" else getattr(edge_ops, op)
     got = torch.vmap(function, in_dims=in_dim)(x)
     assert torch.equal(got, torch.stack([function(t) for t in x.unbind(in_dim)]))
@@ -201,7 +201,8 @@ def test_vmap_in_place():
     torch.vmap(lambda a, b: edge_ops.fused_add_rms_norm(a, b, None))(x, r)
     assert torch.equal(x, want[0]) and torch.equal(r, want[1])
     q = torch.randn(4, 3, 2, 8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    rotated, cache, positions = q.clone(), edge_ops.rope_cache(9, 8), torch.tensor([0, 5, 8])
+    rotated, cache = q.clone(), edge_ops.rope_cache(9, 8, device=DEVICE)
+    positions = torch.tensor([0, 5, 8], device=DEVICE)
     edge_ops.rotary_embedding(positions.repeat(4), rotated.flatten(0, 1), None, cache)
     torch.vmap(lambda t: edge_ops.rotary_embedding(positions, t, None, cache)[0])(q)
     assert torch.equal(q, rotated)
