@@ -1,10 +1,11 @@
 """rms_norm and fused_add_rms_norm give the contract's bits."""
 
 import pytest
+import torch
 
 from support import calls
 from support.memory import LAYOUTS, READ_LAYOUTS, STARTS
-from support.values import DTYPES, KINDS
+from support.values import DEVICE, DTYPES, KINDS
 
 pytestmark = pytest.mark.core
 
@@ -64,6 +65,19 @@ def test_values(route, rng, dtype, kind):
             for offset in (0.0, 1.0, -0.5):
                 calls.rms_norm(rng, (6, 70), dtype, weight, eps, offset, kind=kind).check(route["rms_norm"])
         calls.fused_add_rms_norm(rng, (6, 70), dtype, weight, 1e-6, 1.0, kind=kind).check(route["fused_add_rms_norm"])
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "f16"))
+@pytest.mark.parametrize("bits", (0x7FFFFFFF, -1, 0x7F800001), ids=hex)
+def test_every_nan_stays_one(route, dtype, bits):
+    # rounded as a number, a NaN of all ones becomes a zero, and one of few bits an infinity
+    for n in (16, 32, 70):
+        for at in (0, 15, n // 2, n - 1):
+            weight = torch.ones(n, device=DEVICE)
+            weight.view(torch.int32)[at] = bits
+            x, r = (torch.ones(5, n, dtype=DTYPES[dtype], device=DEVICE) for _ in range(2))
+            for got in (route["rms_norm"](x, weight), route["fused_add_rms_norm"](x, r, weight)[0]):
+                assert got[:, at].isnan().all() and got.isnan().sum() == 5, (n, at)
 
 
 def test_constants_are_rounded_to_float32_once(route, rng):

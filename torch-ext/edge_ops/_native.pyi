@@ -1,6 +1,7 @@
-"""The native module, for type checkers. Its name is the build's (`_edge_ops_wheel_<hash>`), and `native.extension` is it.
+"""The native module, for type checkers.
 
-The build installs this file a second time under that name.
+Its name is the build's (`_edge_ops_wheel_<hash>`), and `native.extension` is it. The build installs
+this file a second time under that name.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,8 @@ li { overflow-wrap: anywhere; }
 nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; padding: 0; list-style: none; max-width: none; }
 a { color: #0b5fa5; }
 code { font-size: .9em; background: #f1f3f5; padding: 0 .25em; border-radius: 3px; }
-.scroll { overflow-x: auto; margin: .8rem 0; width: fit-content; max-width: 100%; border: 1px solid #d9dde2; border-radius: 6px; }
+.scroll { overflow-x: auto; margin: .8rem 0; width: fit-content; max-width: 100%;
+  border: 1px solid #d9dde2; border-radius: 6px; }
 .scroll:focus-visible { outline: 3px solid #0b5fa5; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e8ebee; }

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from . import analysis
+from . import decode as decode_loops
 from .analysis import LOSS, TIE, WIN, Run, best_peer, verdict
 from .arms import MAIN, NAMES
 from .blocks import Block, Bullets, Fold, Table, Text, table
@@ -170,6 +171,40 @@ def cells(run: Run, level: int) -> list[Block]:
         title = f"{operator}, {dtype}, {threads_of(threads)}{'' if clock == 'call' else ', ' + clock}"
         blocks.append(Fold(level, title, (_cell_table(run, members),)))
     return blocks
+
+
+def decode(runs: Sequence[Run]) -> list[Block]:
+    """Tokens a second and time to the first token of every arm, against eager; or nothing."""
+    rows = []
+    noise = []
+    for run in runs:
+        for entry in run.record["decode"]:
+            found = decode_loops.kept(entry)
+            name = f"{entry['model']}, {entry['dtype']}, {threads_of(entry['threads'])}"
+            worst = f"twins within {found.resolution:.2%}" if found.passes else "nothing is claimed"
+            noise.append(f"{run.label}: {name}: {len(found.passes)} passes kept, {found.dropped} dropped; {worst}.")
+            for loop in decode_loops.loops(entry):
+                low, median, high = (1e9 / value for value in reversed(loop.step))
+                rows.append(
+                    (
+                        f"{run.label}: {name}",
+                        loop.arm,
+                        f"{median:.1f} [{low:.1f}, {high:.1f}]",
+                        times(loop.faster) if loop.arm != decode_loops.EAGER else "",
+                        loop.verdict if loop.arm != decode_loops.EAGER else "",
+                        f"{loop.first[1] / 1e6:.0f}",
+                        f"{loop.first_faster.value:.2f}" if loop.arm != decode_loops.EAGER else "",
+                        loop.first_verdict if loop.arm != decode_loops.EAGER else "",
+                        f"{loop.agree} of {entry['steps'] + 1}",
+                    )
+                )
+    if not noise:
+        return []
+    header = (
+        *("model", "arm", "tokens/s", "times eager", "difference"),
+        *("first token, ms", "times eager", "difference", "tokens as eager"),
+    )
+    return [table(header, rows, labels=2), Bullets(tuple(noise))]
 
 
 def losses(runs: Sequence[Run]) -> list[Block]:

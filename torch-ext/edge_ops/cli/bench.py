@@ -63,11 +63,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--tokens", type=_counts, help="token counts (1,8,32,128)")
     parser.add_argument("--shape", type=_words, help="widths or head layouts, such as 1024,16/8x128 (all)")
     parser.add_argument("--arms", type=_words, help="arms to run (all that are installed)")
+    parser.add_argument("--model", type=_words, help="with --decode: of smollm2,gemma3 (both)")
     parser.add_argument("--threads", type=_threads, default=(1,), help="such as 1 or 1,all (1)")
     parser.add_argument("--level", type=_levels, help=f"ISA levels, each in a process of its own: {','.join(LEVELS)}")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure on (cpu)")
     parser.add_argument("--minutes", type=float, help="how long the run may take, shared among the cells")
-    parser.add_argument("--trials", type=int, help="trials a pass (24)")
+    parser.add_argument("--trials", type=int, help="trials a pass (24; with --decode tokens, 48)")
     parser.add_argument("--keep", type=int, help="passes to keep for each cell (3, quick 1)")
     parser.add_argument("--passes", type=int, help="passes to run at most for them (12, quick 6)")
     parser.add_argument("--block-us", type=int, help="length of a block of calls (300)")
@@ -95,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from ..bench import runner, worker
 
+    if arguments.decode:
+        return [_decode(arguments)]
     cells = _cells(arguments)
     settings = _settings(arguments)
     if not arguments.level:
@@ -105,6 +108,35 @@ def _measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if len(records[-1]["cells"]) < len(cells) * len(settings.threads):
             break  # interrupted
     return records
+
+
+def _decode(arguments: argparse.Namespace) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: an option names something unknown, or transformers is missing.
+    """
+    from ..bench import cells, decode, environment
+
+    settings = {
+        "steps": arguments.trials or 48,
+        "keep": arguments.keep or 3,
+        "passes": arguments.passes or 8,
+        "minutes": arguments.minutes,
+    }
+    arms = _known("arms", arguments.arms, tuple(decode.ARMS))
+    if decode.EAGER not in arms:
+        raise ValueError(f"--arms: {decode.EAGER} is missing, which the others are held against")
+    try:
+        return decode.run(
+            _known("model", arguments.model, decode.MODELS),
+            _known("dtype", arguments.dtype or ("bfloat16",), cells.ALL_DTYPES),
+            arguments.threads,
+            arms,
+            settings,
+            environment.host(arguments.host),
+        )
+    except ImportError as error:
+        raise ValueError(f"{error}: decode loops need transformers (pip install 'edge-ops[models]')") from error
 
 
 def _known(what: str, chosen: Optional[tuple[str, ...]], known: tuple[str, ...]) -> tuple[str, ...]:
