@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/gpu-results.md from the records of tools/gpu_compare.py and tools/gpu_sweep.py.
+"""Writes docs/gpu-results.md from the records of the other GPU tools in benchmarks/results.
 
-python tools/gpu_report.py benchmarks/results/gpu_compare*.json --sweep benchmarks/results/gpu_sweep.json
+python tools/gpu_report.py
 """
 
 from __future__ import annotations
@@ -19,6 +19,14 @@ OURS = ("edge", "edge_null", "edge_plain")
 
 Record = Dict[str, Any]
 
+# Records of tools/gpu_compare.py and their titles.
+COMPARED = {
+    "gpu_compare": "Kernel clock",
+    "gpu_compare_inductor": "Kernel clock, torch.compile too",
+    "gpu_compare_float16": "Kernel clock, float16",
+    "gpu_compare_cold": "Kernel clock, rows not in the L2 cache",
+}
+
 
 def shape_of(record: Record) -> str:
     if "width" in record:
@@ -29,7 +37,10 @@ def shape_of(record: Record) -> str:
 
 
 def medians(record: Record) -> Dict[str, float]:
-    return {name: statistics.median(values) for name, values in record["samples"].items()}
+    """Each arm's median; of cold rows, what it takes beyond the node that flushes the cache."""
+    values = {name: statistics.median(samples) for name, samples in record["samples"].items()}
+    flush = values.pop("empty", 0.0)
+    return {name: value - flush for name, value in values.items()}
 
 
 def table(rows: Iterable[Iterable[str]], header: List[str]) -> List[str]:
@@ -37,20 +48,26 @@ def table(rows: Iterable[Iterable[str]], header: List[str]) -> List[str]:
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
+def source(result: Dict[str, Any]) -> str:
+    machine = result["machine"]
+    gpu = machine["gpu"]
+    return (
+        f"{gpu.get('name', 'GPU')}, driver {gpu.get('driver_version', '?')}, torch {machine['torch']}, "
+        f"{machine['time'][:10]}, commit {machine['commit'][:12] or 'unknown'}."
+    )
+
+
 def compared(result: Dict[str, Any], name: str) -> List[str]:
     known = ("inductor", "flashinfer", "sglang", "vllm")
     peers = [arm for arm in known if any(arm in record["samples"] for record in result["records"])]
     floor = result["floor"]
     noise = [abs(m["edge"] / m["edge_null"] - 1) for m in map(medians, result["records"])]
-    machine = result["machine"]
-    gpu = machine["gpu"]
     lines = [
         f"## {name}",
         "",
-        f"{gpu.get('name', 'GPU')}, driver {gpu.get('driver_version', '?')}, torch {machine['torch']}, "
-        f"{result['dtype']}, {machine['time'][:10]}, commit {machine['commit'][:12] or 'unknown'}.",
-        f"Microseconds a graph node; an empty kernel's node takes {floor['plain']:.2f}, with dependent launch "
-        f"{floor['dependent']:.2f}.",
+        source(result),
+        f"{result['dtype']}. Microseconds a graph node; an empty kernel's node takes {floor['plain']:.2f}, with "
+        f"dependent launch {floor['dependent']:.2f}.",
         f"The same arm twice differs by {100 * statistics.median(noise):.1f} % in the median cell and "
         f"{100 * max(noise):.0f} % in the worst.",
         "",
@@ -106,23 +123,72 @@ def swept(result: Dict[str, Any]) -> List[str]:
     return [*lines, *table(rows, ["operator", "shapes", "median", "worst"]), ""]
 
 
+def called(result: Dict[str, Any]) -> List[str]:
+    """Calls from Python beside an empty kernel through the same binding."""
+    rows = []
+    for record in result["records"]:
+        m = medians(record)
+        times = [f"{m[arm]:.2f}" for arm in ("edge", "floor", "launch", "eager")]
+        noise = abs(m["edge"] / m["edge_null"] - 1)
+        ratios = [f"{m['edge'] / m['floor']:.2f}", f"{m['eager'] / m['edge']:.1f}"]
+        rows.append([record["call"], *times, *ratios, f"{100 * noise:.1f} %"])
+    lines = [
+        "## Call clock",
+        "",
+        source(result),
+        f"Microseconds a call, back to back, a synchronize after each block of {result['calls']}; bfloat16, one token.",
+        "`floor` launches an empty kernel through the same binding with the same arguments, `launch` without any.",
+        "",
+    ]
+    header = ["call", "Edge-ops", "floor", "launch", "eager", "over the floor", "eager over Edge-ops", "null arm"]
+    return [*lines, *table(rows, header), ""]
+
+
+def decoded(result: Dict[str, Any]) -> List[str]:
+    """Decode loops of whole models."""
+    lines = [
+        "## Decode loops",
+        "",
+        source(result),
+        f"Batch 1, random weights, a prompt of {result['prompt']} tokens, greedy, {result['tokens']} tokens a window,",
+        "arms in turn; the median window. Joules by the board's energy counter. `graphs` replays one captured step",
+        "with a static cache, `compiled` is mode reduce-overhead; the same arm twice is `_null`.",
+        "",
+    ]
+    for name, model in result["models"].items():
+        rows = []
+        for arm, found in model["arms"].items():
+            speeds = sorted(found["tokens_per_second"])
+            speed, joules = statistics.median(speeds), statistics.median(found["joules_per_token"])
+            apart = model["first_difference"][arm]
+            same = "" if arm == "eager" else "all" if apart is None else str(apart)
+            rows.append([arm, f"{speed:.1f}", f"{speeds[0]:.1f} to {speeds[-1]:.1f}", f"{joules:.3f}", same])
+        lines += [f"### {name}, {model['dtype']}", ""]
+        lines += [*table(rows, ["arm", "tokens a second", "range", "joules a token", "tokens like eager's"]), ""]
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("compare", type=Path, nargs="+")
-    parser.add_argument("--sweep", type=Path)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "gpu-results.md")
     options = parser.parse_args()
     lines = [
         "# The CUDA kernels, measured",
         "",
         "Written by `tools/gpu_report.py`; [gpu.md](gpu.md) says what is measured and how.",
-        "Kernel clock only: no call overhead, no decode loop.",
         "",
     ]
-    for path in options.compare:
-        lines += compared(json.loads(path.read_text()), path.stem)
-    if options.sweep:
-        lines += swept(json.loads(options.sweep.read_text()))
+
+    def record(name: str) -> Dict[str, Any]:
+        result: Dict[str, Any] = json.loads((options.results / f"{name}.json").read_text())
+        return result
+
+    lines += decoded(record("gpu_decode"))
+    lines += called(record("gpu_call_clock"))
+    for name, title in COMPARED.items():
+        lines += compared(record(name), title)
+    lines += swept(record("gpu_sweep"))
     options.output.write_text("\n".join(lines))
 
 

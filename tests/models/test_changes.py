@@ -7,21 +7,23 @@ import torch
 from torch import nn
 
 import edge_ops
+from support.values import DEVICE
 
 from .tiny import prompt, tiny
 
 
 def _replace_weight(model):
-    model.model.layers[1].post_attention_layernorm.weight = nn.Parameter(torch.full((64,), 0.5))
+    model.model.layers[1].post_attention_layernorm.weight = nn.Parameter(torch.full((64,), 0.5, device=DEVICE))
 
 
 def _replace_data(model):
-    model.model.layers[1].input_layernorm.weight.data = torch.full((64,), 0.25)
+    model.model.layers[1].input_layernorm.weight.data = torch.full((64,), 0.25, device=DEVICE)
 
 
 def _replace_projection(model):
     mlp = model.model.layers[0].mlp
-    mlp.down_proj = nn.Linear(mlp.down_proj.in_features, mlp.down_proj.out_features, bias=True)
+    down = nn.Linear(mlp.down_proj.in_features, mlp.down_proj.out_features, bias=True)
+    mlp.down_proj = down.to(DEVICE)
     with torch.no_grad():
         mlp.down_proj.weight.fill_(0.01)
         mlp.down_proj.bias.fill_(0.5)
@@ -33,7 +35,7 @@ def _replace_gate(model):
 
 def _replace_norm(model):
     layer = model.model.layers[1]
-    layer.post_attention_layernorm = nn.LayerNorm(64)
+    layer.post_attention_layernorm = nn.LayerNorm(64).to(DEVICE)
 
 
 def _change_eps(model):
