@@ -114,12 +114,27 @@ def norm_over(norm: nn.Module, found: Optional[Operand], x: Tensor) -> Tensor:
     return norm(x)
 
 
-def add_norm(norm: nn.Module, found: Operand, x: Tensor, residual: Tensor, own: bool) -> Tuple[Tensor, Tensor]:
-    """-> (norm(residual + x), residual + x), in x's and residual's memory where nobody else holds the residual."""
+Norm = Tuple[nn.Module, Operand]
+
+
+def add_norm(norm: Norm, x: Tensor, residual: Tensor, own: bool, loop: Optional[Loop] = None) -> Tuple[Tensor, Tensor]:
+    """-> (norm(residual + x), residual + x), in x's and residual's memory where nobody else holds the residual.
+
+    Args:
+        own: nobody else holds it.
+        loop: where to leave the result for the layer that follows.
+    """
+    module, found = norm
+    result: Optional[Tuple[Tensor, Tensor]] = None
     if own and found.on_stream:
         try:
-            return fused_add_rms_norm(x, residual, found.weight, found.eps, weight_offset=found.weight_offset)
+            result = fused_add_rms_norm(x, residual, found.weight, found.eps, weight_offset=found.weight_offset)
         except TypeError:
             pass  # x, the stream or the weight differ in dtype
-    stream = residual + x
-    return norm(stream), stream
+    if result is None:
+        stream = residual + x
+        result = module(stream), stream
+    if loop is not None:
+        loop.norm = module
+        loop.normed, loop.stream = result
+    return result

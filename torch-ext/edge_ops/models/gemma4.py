@@ -8,7 +8,7 @@ from torch import Tensor
 from .attention import attend_to, fusable, heads, norm_and_rotate, take_cache, unfused
 from .binding import RECORD, eager_only, original
 from .blocks import add_norm, norm_over, operand
-from .layers import LOOP, enter, first_norm, mix
+from .layers import LOOP, enter, mix
 from .mlp import PRODUCTS, feed_forward, gated_mlp_forward
 from .plan import NormStyle, Plan, Stack
 from .rope import Rope
@@ -71,12 +71,13 @@ def gemma4_layer_forward(
 ) -> Tensor:
     """Replaces Gemma4TextDecoderLayer.forward without experts: a sandwich, per-layer inputs, a last factor."""
     loop: Any = kwargs.pop(LOOP, None)
-    step = enter(layer, hidden_states, args, loop)
-    if step is None:
+    entered = enter(layer, hidden_states, args, loop)
+    if entered is None:
         return original(layer, hidden_states, per_layer_input, *args, **kwargs)
+    step, normed = entered
     after_mixer, before_mlp, after_mlp = step.norms
-    mixed = norm_over(*after_mixer, mix(layer, step, first_norm(step, hidden_states, loop), kwargs))
-    normed, stream = add_norm(*before_mlp, mixed, hidden_states, loop.stream is hidden_states)
+    mixed = norm_over(*after_mixer, mix(layer, step, normed, kwargs))
+    normed, stream = add_norm(before_mlp, mixed, hidden_states, loop.stream is hidden_states)
     stream = stream + norm_over(*after_mlp, feed_forward(step.mlp, step.product, normed, loop))
     if layer.hidden_size_per_layer_input:
         gated = layer.act_fn(layer.per_layer_input_gate(stream)) * per_layer_input

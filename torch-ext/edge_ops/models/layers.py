@@ -12,15 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from .binding import RECORD, Record, eager_only, original
-from .blocks import Loop, NormRecord, Operand, add_norm, norm_over, operand
+from .blocks import Loop, Norm, NormRecord, add_norm, norm_over, operand
 from .mlp import MLPRecord, Product, feed_forward
 from .steps import Snapshot, Watched
 
 LOOP = "edge_ops_loop"  # the argument that carries a `Loop` to the layers
 
 NO_NORM = ""  # in `LayerRecord.norms`, for a layer whose attention reads the stream itself
-
-Norm = Tuple[nn.Module, Operand]
 
 
 class Step(NamedTuple):
@@ -162,23 +160,22 @@ def decoder_forward(decoder: nn.Module, *args: Any, **kwargs: Any) -> Any:
             final.loop = None
 
 
-def enter(layer: nn.Module, hidden_states: Tensor, args: Tuple[Any, ...], loop: Optional[Loop]) -> Optional[Step]:
-    """The layer's step, or None where it must run its class's forward."""
+def enter(
+    layer: nn.Module, hidden_states: Tensor, args: Tuple[Any, ...], loop: Optional[Loop]
+) -> Optional[Tuple[Step, Any]]:
+    """The layer's step and the norm of its input; None where the layer must run its class's forward."""
     if loop is None or args:
         return None
     if loop.steps is None:
         # Not before the first layer: transformers installs the hooks that collect hidden states in the decoder's call.
         loop.steps = loop.run.steps(hidden_states.dtype)
     step: Optional[Step] = loop.steps[layer.__dict__[RECORD].index]
-    return step
-
-
-def first_norm(step: Step, hidden_states: Tensor, loop: Loop) -> Any:
-    """The norm of a layer's input, which the layer before may have computed."""
+    if step is None:
+        return None
     first = step.first
     if loop.norm is first and loop.stream is hidden_states and loop.normed is not None:
-        return loop.normed
-    return hidden_states if first is None else first(hidden_states)
+        return step, loop.normed  # the layer before has computed it
+    return step, hidden_states if first is None else first(hidden_states)
 
 
 def mix(layer: nn.Module, step: Step, normed: Tensor, kwargs: Dict[str, Any]) -> Tensor:
@@ -192,9 +189,7 @@ def leave(step: Step, x: Tensor, residual: Tensor, loop: Loop) -> Tensor:
     """-> residual + x, a layer's output; in their memory and with the next norm computed too where that is known."""
     if step.following is None:
         return residual + x
-    loop.normed, loop.stream = add_norm(*step.following, x, residual, True)
-    loop.norm = step.following[0]
-    return loop.stream
+    return add_norm(step.following, x, residual, True, loop)[1]
 
 
 # --- the families' layers ------------------------------------------------------------
@@ -203,14 +198,15 @@ def leave(step: Step, x: Tensor, residual: Tensor, loop: Loop) -> Tensor:
 def pre_norm_layer_forward(layer: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += attention(norm(h)); h += mlp(norm(h))`` (Llama and most of its descendants)."""
     loop: Any = kwargs.pop(LOOP, None)
-    step = enter(layer, hidden_states, args, loop)
-    if step is None:
+    entered = enter(layer, hidden_states, args, loop)
+    if entered is None:
         return original(layer, hidden_states, *args, **kwargs)
+    step, normed = entered
     scale = layer.__dict__[RECORD].scale
-    mixed = mix(layer, step, first_norm(step, hidden_states, loop), kwargs)
+    mixed = mix(layer, step, normed, kwargs)
     if scale is not None:
         mixed = mixed * getattr(layer, scale)
-    normed, stream = add_norm(*step.norms[0], mixed, hidden_states, loop.stream is hidden_states)
+    normed, stream = add_norm(step.norms[0], mixed, hidden_states, loop.stream is hidden_states)
     output = feed_forward(step.mlp, step.product, normed, loop)
     if isinstance(output, tuple):  # some expert blocks return their routing too
         output = output[0]
@@ -222,12 +218,13 @@ def pre_norm_layer_forward(layer: Any, hidden_states: Tensor, *args: Any, **kwar
 def sandwich_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += norm(attention(norm(h))); h += norm(mlp(norm(h)))`` (Gemma 2 and 3, GLM-4)."""
     loop: Any = kwargs.pop(LOOP, None)
-    step = enter(layer, hidden_states, args, loop)
-    if step is None:
+    entered = enter(layer, hidden_states, args, loop)
+    if entered is None:
         return original(layer, hidden_states, *args, **kwargs)
+    step, normed = entered
     after_mixer, before_mlp, after_mlp = step.norms
-    mixed = norm_over(*after_mixer, mix(layer, step, first_norm(step, hidden_states, loop), kwargs))
-    normed, stream = add_norm(*before_mlp, mixed, hidden_states, loop.stream is hidden_states)
+    mixed = norm_over(*after_mixer, mix(layer, step, normed, kwargs))
+    normed, stream = add_norm(before_mlp, mixed, hidden_states, loop.stream is hidden_states)
     output = norm_over(*after_mlp, feed_forward(step.mlp, step.product, normed, loop))
     return leave(step, output, stream, loop)
 
@@ -235,9 +232,10 @@ def sandwich_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, 
 def post_norm_layer_forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Replaces ``h += norm(attention(h)); h += norm(mlp(h))`` (OLMo 2 and 3): no norm follows an addition."""
     loop: Any = kwargs.pop(LOOP, None)
-    step = enter(layer, hidden_states, args, loop)
-    if step is None:
+    entered = enter(layer, hidden_states, args, loop)
+    if entered is None:
         return original(layer, hidden_states, *args, **kwargs)
+    step, _ = entered
     after_mixer, after_mlp = step.norms
     stream = hidden_states + norm_over(*after_mixer, mix(layer, step, hidden_states, kwargs))
     output = norm_over(*after_mlp, feed_forward(step.mlp, step.product, stream, loop))
