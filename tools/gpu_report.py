@@ -168,6 +168,27 @@ def decoded(result: Dict[str, Any]) -> List[str]:
     return lines
 
 
+def dependent(result: Dict[str, Any]) -> List[str]:
+    """The patched step as a graph, by which operators are launched dependently."""
+    rows = []
+    for run in result["runs"]:
+        for model, arms in run["models"].items():
+            times = {
+                arm: 1e6 / statistics.median(values["tokens_per_second"]) for arm, values in arms["dependent"].items()
+            }
+            for arm, time in times.items():
+                change = f"{100 * (time / times['none'] - 1):+.1f} %"
+                rows.append([model, run["machine"]["commit"][:7], arm, f"{time:.0f}", change])
+    lines = [
+        "## Dependent launch in a decode loop",
+        "",
+        "Microseconds a token of the patched step as a graph, with dependent launch for no operator, for `all`, for",
+        "one, or where the capture shows a chain (`in_chains`). Two captures of the same step differ by up to 0.5 %.",
+        "",
+    ]
+    return [*lines, *table(rows, ["model", "commit", "dependent", "us a token", "over none"]), ""]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
@@ -185,6 +206,7 @@ def main() -> None:
         return result
 
     lines += decoded(record("gpu_decode"))
+    lines += dependent(record("gpu_dependent"))
     lines += called(record("gpu_call_clock"))
     for name, title in COMPARED.items():
         lines += compared(record(name), title)

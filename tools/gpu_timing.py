@@ -27,7 +27,7 @@ def output_of(*command: str) -> str:
 
 
 def machine() -> Dict[str, Any]:
-    """What a reader needs to judge a number. Where there is no git, `EDGE_OPS_COMMIT` names the commit."""
+    """What a reader needs to judge a number. `EDGE_OPS_COMMIT` names the commit where git does not."""
     fields = "name,driver_version,clocks.max.sm,clocks.max.mem,power.limit,memory.total"
     values = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader")
     return {
@@ -39,7 +39,7 @@ def machine() -> Dict[str, Any]:
         "cuda": torch.version.cuda,
         "nvcc": output_of("nvcc", "--version").splitlines()[-1:],
         "gpu": dict(zip(fields.split(","), values.split(", "))),
-        "commit": output_of("git", "rev-parse", "HEAD") or os.environ.get("EDGE_OPS_COMMIT", ""),
+        "commit": os.environ.get("EDGE_OPS_COMMIT") or output_of("git", "rev-parse", "HEAD"),
         "modified": bool(output_of("git", "status", "--porcelain", "--untracked-files=no")),
     }
 
