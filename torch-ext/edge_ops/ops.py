@@ -279,7 +279,9 @@ def fused_qk_norm_rope(
         TypeError, ValueError: as `rms_norm`.
         RuntimeError: a tensor requires grad while grad mode is on.
     """
-    if (query is None and key is None) or not _unchecked(query, key, query_out, key_out, cos_sin_cache):
+    idle = (q_weight if query is None else None), (k_weight if key is None else None)
+    seen = (query is not None or key is not None) and all(w is None or isinstance(w, Tensor) for w in idle)
+    if not seen or not _unchecked(query, key, query_out, key_out, cos_sin_cache):
         checks.fused_qk_norm_rope(
             positions, query, key, q_weight, k_weight, cos_sin_cache, eps, weight_offset, query_out, key_out
         )

@@ -17,6 +17,7 @@ import torch
 from ..cli.arms import Arm, make
 from ..cli.weights import SOURCES, Loaded, Unavailable, load, random_model
 from . import store
+from .environment import load_average
 from .progress import Progress
 from .stats import Kept, Ratio, drop_rule, null_difference, quartiles, ratio, rounded_trials, trial_orders
 from .timing import no_garbage_collection
@@ -153,6 +154,7 @@ def run(
             progress.step()
     except KeyboardInterrupt:
         progress.note(f"interrupted after {progress.done} of {progress.total} models")
+    record["environment"]["load_average_end"] = load_average()
     progress.close()
     return record
 

@@ -40,17 +40,20 @@ def environment(run: Run) -> Bullets:
     settings = run.record["settings"]
     minutes = f", {settings['minutes']:g} minutes in all" if settings.get("minutes") else ""
     gpu = host.get("gpu")
+    ended = f", {host['load_average_end'][0]:.2f} at the end" if "load_average_end" in host else ""
+    loops = "steps" in settings
+    trials = f"{settings['steps']} tokens a pass" if loops else f"{settings['trials']} trials a pass"
+    trials += "" if loops else f", blocks of {settings['block_us']} µs"
     return Bullets(
         (
             f"{host['cpu']}, {host['cores']} cores; {caches or 'caches not readable'}",
             *([f"{gpu['name']}, driver {gpu['driver']}, CUDA {gpu['cuda']}; {gpu['clocks']}"] if gpu else []),
             f"governor {host['governor'] or 'not readable'}, clock {clock};"
-            f" load average {host['load_average'][0]:.2f} at the start, {host['load_average_end'][0]:.2f} at the end",
+            f" load average {host['load_average'][0]:.2f} at the start{ended}",
             f"{host['system']}, Python {host['python']}, torch {host['torch']} ({host['torch_cpu_capability']});"
             f" Edge-ops {own.get('version', 'absent')}, ISA level {own.get('isa_chosen', 'none')};"
             f" commit {host['commit'] or 'unknown'}{' with local changes' if host['modified'] else ''}, {host['time']}",
-            f"{settings['trials']} trials a pass, blocks of {settings['block_us']} µs, up to {settings['passes']}"
-            f" passes to keep {settings['keep']}{minutes}",
+            f"{trials}, up to {settings['passes']} passes to keep {settings['keep']}{minutes}",
         )
     )
 
