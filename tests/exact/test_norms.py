@@ -80,6 +80,13 @@ def test_every_nan_stays_one(route, dtype, bits):
                 assert got[:, at].isnan().all() and got.isnan().sum() == 5, (n, at)
 
 
+def test_subnormal_rows_are_numbers(route):
+    # looked at as integers: a thread that takes subnormals for zero would take them so in the oracle, too
+    x = torch.full((5, 70), 71362, dtype=torch.int32, device=DEVICE).view(torch.float32)  # 1e-40
+    for got in (route["rms_norm"](x, None), route["fused_add_rms_norm"](x.clone(), torch.zeros_like(x), None)[0]):
+        assert (got.view(torch.int32) > 0x02000000).all()  # 1e-37 and the like, not 0
+
+
 def test_constants_are_rounded_to_float32_once(route, rng):
     # neither number is a float32: 0.1 + w in double, then rounded, gives other bits in some lanes
     calls.rms_norm(rng, (40, 300), "f32", eps=1e-3 / 3, offset=0.1).check(route["rms_norm"])
