@@ -83,7 +83,7 @@ def test_save_pretrained_and_reload(name, tmp_path):
     model, ids = patched(name), prompt()
     expected = logits(model, ids)
     model.save_pretrained(tmp_path)
-    plain = type(model).from_pretrained(tmp_path)
+    plain = type(model).from_pretrained(tmp_path).to(DEVICE)
     assert not is_patched(plain)
     for path, tensor in plain.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[path])

@@ -13,6 +13,7 @@ import torch
 import edge_ops
 from edge_ops.models import is_patched
 from models.tiny import prompt, tiny
+from support.values import DEVICE
 
 
 @torch.no_grad()
@@ -77,7 +78,7 @@ def test_weights_offloaded_by_accelerate(name, first):
     model = tiny(name)
     if first == "patch":
         edge_ops.patch(model)
-    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    accelerate.cpu_offload(model, execution_device=torch.device(DEVICE))
     assert model.model.norm.weight.is_meta
     if first == "hooks":
         edge_ops.patch(model)
@@ -140,7 +141,8 @@ def test_tensor_parallel_decode(tmp_path):
     """
     script = tmp_path / "decode.py"
     script.write_text(textwrap.dedent(program))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    # Without a GPU in sight: a machine with one has none for the second process.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
