@@ -14,8 +14,9 @@ struct Plan {
   int elements;  // contiguous elements of a load
   int repeats;   // loads a thread holds at once: chunks of a row, heads of a token
   int threads;   // a block
-  // Programmatic dependent launch, on devices that have it. `kInChains`: where the call is captured into a graph right
-  // behind another of these kernels; behind any other kernel it costs more than it gains.
+  // Programmatic dependent launch, on devices that have it. `kInChains`: in a stream, where it takes a tenth off the
+  // price of the launch, and in a graph that is being captured right behind another of these kernels; there, behind any
+  // other kernel, it costs more than it gains.
   enum Dependent : uint8_t { kNever, kAlways, kInChains } dependent;
 };
 

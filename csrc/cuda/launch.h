@@ -239,8 +239,8 @@ cudaError_t launch(void (*kernel)(Arguments), int64_t blocks, int threads, const
   const bool possible = dependent != Plan::kNever && has_dependent_launch(target.device);
   Tail before;
   if (possible && dependent == Plan::kInChains) before = tail_of(target.stream);
-  const bool behind_own = before.node != nullptr && before == last_captured();
-  config.numAttrs = possible && (dependent == Plan::kAlways || behind_own) ? 1 : 0;
+  const bool chained = !before.captured || (before.node != nullptr && before == last_captured());
+  config.numAttrs = possible && (dependent == Plan::kAlways || chained) ? 1 : 0;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments);
   if (before.captured) last_captured() = tail_of(target.stream);
   return error;

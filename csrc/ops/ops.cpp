@@ -24,6 +24,15 @@ bool is_weight(const Tensor& w, int64_t size, const Tensor& rows) {
          last_is_contiguous(w) && w.device == rows.device;
 }
 
+// A tensor of a call that compares many: where it lies is worked out once.
+struct Placed {
+  const Tensor& tensor;
+  const Extent extent;
+
+  explicit Placed(const Tensor& t) : tensor(t), extent(t) {}
+  bool overlaps(const Placed& other) const { return extent.meets(other.extent) && overlap(tensor, other.tensor); }
+};
+
 // `written` may be the same elements as `read`, or apart from it.
 bool apart_or_same(const Tensor& written, const Tensor& read) {
   return same_memory(written, read) || !overlap(written, read);
@@ -119,21 +128,26 @@ const char* check(const QkRope& op) {
   if (!last_is_contiguous(cache)) return "cos_sin_cache: must be contiguous in its last dimension";
   if (!(cache.device == first.device)) return "cos_sin_cache: must be on query's device";
 
-  for (const QkRope::Heads* side : both) {
-    if (!side->in.present()) continue;
-    if (side->weight.present() && !is_weight(side->weight, side->in.size(1), side->in))
+  const Placed placed_positions(positions), placed_cache(cache);
+  const Placed in[2] = {Placed(op.query.in), Placed(op.key.in)}, out[2] = {Placed(op.query.out), Placed(op.key.out)},
+               weight[2] = {Placed(op.query.weight), Placed(op.key.weight)};
+  for (int s = 0; s < 2; s++) {
+    const QkRope::Heads& side = *both[s];
+    if (!side.in.present()) continue;
+    if (side.weight.present() && !is_weight(side.weight, side.in.size(1), side.in))
       return "q_weight, k_weight: must be [head_size], contiguous, of the heads' dtype or float32, on their device";
-    if (!like(side->out, side->in)) return "query_out, key_out: must have their input's shape, dtype and device";
-    if (!last_is_contiguous(side->out)) return "query_out, key_out: must be contiguous in the last dimension";
-    if (overlaps_itself(side->out)) return "query, key: what is written must not overlap itself";
-    if (!apart_or_same(side->out, side->in)) return "query_out, key_out: must be their input itself or not overlap it";
-    if (overlap(side->out, positions)) return "query, key: what is written must not overlap positions";
-    if (overlap(side->out, cache)) return "query, key: what is written must not overlap cos_sin_cache";
-    for (const QkRope::Heads* other : both) {
-      if (!other->in.present()) continue;
-      if (other->weight.present() && overlap(side->out, other->weight))
+    if (!like(side.out, side.in)) return "query_out, key_out: must have their input's shape, dtype and device";
+    if (!last_is_contiguous(side.out)) return "query_out, key_out: must be contiguous in the last dimension";
+    if (overlaps_itself(side.out)) return "query, key: what is written must not overlap itself";
+    if (!same_memory(side.out, side.in) && out[s].overlaps(in[s]))
+      return "query_out, key_out: must be their input itself or not overlap it";
+    if (out[s].overlaps(placed_positions)) return "query, key: what is written must not overlap positions";
+    if (out[s].overlaps(placed_cache)) return "query, key: what is written must not overlap cos_sin_cache";
+    for (int other = 0; other < 2; other++) {
+      if (!both[other]->in.present()) continue;
+      if (both[other]->weight.present() && out[s].overlaps(weight[other]))
         return "query, key: what is written must not overlap a weight";
-      if (other != side && (overlap(side->out, other->in) || overlap(side->out, other->out)))
+      if (other != s && (out[s].overlaps(in[other]) || out[s].overlaps(out[other])))
         return "query, key: must not overlap each other";
     }
   }

@@ -57,6 +57,15 @@ bool meet(const Box& a, int at_a, const Box& b, int at_b, int64_t delta) {
 
 bool overlaps_itself(const Tensor& t) {
   if (t.numel() == 0) return false;
+  // Most strides nest in the order of the dimensions: ask that before anything is sorted.
+  int64_t inside = 1;
+  bool nests = true;
+  for (int d = t.rank - 1; d >= 0; d--) {
+    if (t.shape[d] == 1) continue;
+    nests = nests && t.stride[d] >= inside;
+    inside += t.stride[d] * (t.shape[d] - 1);
+  }
+  if (nests) return false;
   const Box box(t);
   int64_t extent = box.item;
   for (int d = box.rank - 1; d >= 0; d--) {
@@ -67,15 +76,9 @@ bool overlaps_itself(const Tensor& t) {
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {
-  if (a.numel() == 0 || b.numel() == 0) return false;
-  const int64_t delta = static_cast<int64_t>(reinterpret_cast<intptr_t>(b.data) - reinterpret_cast<intptr_t>(a.data));
   // Most tensors live apart: ask that before anything is sorted.
-  int64_t span_a = element_size(a.dtype), span_b = element_size(b.dtype);
-  const int64_t item_a = span_a, item_b = span_b;
-  for (int d = 0; d < a.rank; d++) span_a += (a.shape[d] - 1) * a.stride[d] * item_a;
-  for (int d = 0; d < b.rank; d++) span_b += (b.shape[d] - 1) * b.stride[d] * item_b;
-  if (delta >= span_a || delta + span_b <= 0) return false;
-  return meet(Box(a), 0, Box(b), 0, delta);
+  const Extent extent_a(a), extent_b(b);
+  return extent_a.meets(extent_b) && meet(Box(a), 0, Box(b), 0, extent_b.begin - extent_a.begin);
 }
 
 bool same_memory(const Tensor& a, const Tensor& b) {

@@ -91,6 +91,22 @@ struct Walk {
   }
 };
 
+// The addresses from a tensor's first byte to behind its last; nothing for a tensor without elements.
+struct Extent {
+  intptr_t begin = 0, end = 0;
+
+  explicit Extent(const Tensor& t) {
+    int64_t last = 0;  // the last element
+    for (int d = 0; d < t.rank; d++) {
+      if (t.shape[d] == 0) return;
+      last += (t.shape[d] - 1) * t.stride[d];
+    }
+    begin = reinterpret_cast<intptr_t>(t.data);
+    end = begin + static_cast<intptr_t>((last + 1) * element_size(t.dtype));
+  }
+  bool meets(const Extent& other) const { return begin < other.end && other.begin < end; }
+};
+
 // Whether a tensor that is written has two elements in one place (or strides too tangled to tell).
 bool overlaps_itself(const Tensor& t);
 

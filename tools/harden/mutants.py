@@ -11,6 +11,7 @@ from typing import NamedTuple, Tuple
 ROWS, DISPATCH, DIRECT = "csrc/cpu/rows.inl", "csrc/cpu/dispatch.cpp", "csrc/python/direct.cpp"
 BASELINE, AVX2, AVX512, NEON = (f"csrc/cpu/vec_{level}.h" for level in ("baseline", "avx2", "avx512", "neon"))
 OPS, TENSOR, BINDING = "csrc/ops/ops.cpp", "csrc/ops/tensor.cpp", "torch-ext/torch_binding.cpp"
+PYTORCH, EXTENT = "csrc/python/pytorch.cpp", "csrc/ops/tensor.h"
 PACKAGE = "torch-ext/edge_ops"
 
 # Arguments of pytest. "public" selects the direct route of the exact tests.
@@ -208,10 +209,15 @@ CALLS = (
     one("overlap of x and residual not asked", OPS,
         '  if (overlap(op.x, op.residual)) return "x: must not overlap residual";\n', "", REFUSALS),
     one("overlap of the result and the cache not asked", OPS,
-        '    if (overlap(side->out, cache)) return "query, key: what is written must not overlap cos_sin_cache";\n', "",
+        '    if (out[s].overlaps(placed_cache)) return "query, key: what is written must not overlap cos_sin_cache";\n', "",
         REFUSALS),
     one("a result that overlaps itself accepted", OPS,
         '  if (overlaps_itself(op.out)) return "out: is written and must not overlap itself";\n', "", REFUSALS),
+    one("overlap of one side's result and the other side's input not asked", OPS,
+        "(out[s].overlaps(in[other]) || out[s].overlaps(out[other]))", "out[s].overlaps(out[other])", REFUSALS),
+    one("the last byte left out of an extent", EXTENT, "(last + 1) * element_size", "last * element_size", REFUSALS),
+    one("steps that equal what lies inside them taken for nested", TENSOR,
+        "nests = nests && t.stride[d] >= inside;", "nests = nests && t.stride[d] + 1 >= inside;", REFUSALS),
     one("the last place where two boxes could meet not looked at", TENSOR,
         "for (int64_t k = first; k <= last; k++)", "for (int64_t k = first; k < last; k++)", REFUSALS),
     one("a dimension forgotten where two boxes are compared", TENSOR,
@@ -239,18 +245,18 @@ CALLS = (
     one("a subclass taken for a plain tensor", DIRECT,
         "if (type != pytorch.tensor && type != pytorch.parameter)",
         "if (!PyType_IsSubtype(type, pytorch.tensor))", MODES),
-    one("dispatch modes not asked for", DIRECT,
+    one("dispatch modes not asked for", PYTORCH,
         'if (is_true(pytorch.dispatch_modes, pytorch.in_dispatch_mode)) return "a dispatch mode is active";', "",
         MODES),
-    one("the profiler not asked for", DIRECT,
+    one("the profiler not asked for", PYTORCH,
         'if (is_true(pytorch.profiler, pytorch.profiler_enabled)) return "the profiler is active";', "", MODES),
-    one("function modes not asked for", DIRECT, "if (answer != Py_False) reason = \"a __torch_function__",
+    one("function modes not asked for", PYTORCH, "if (answer != Py_False) reason = \"a __torch_function__",
         "if (answer == nullptr) reason = \"a __torch_function__", MODES),
-    one("tracing not asked for", DIRECT, "if (answer != Py_False) reason = \"torch.jit.trace",
+    one("tracing not asked for", PYTORCH, "if (answer != Py_False) reason = \"torch.jit.trace",
         "if (answer == nullptr) reason = \"torch.jit.trace", "tests/framework"),
     one("the version of what was written not raised", DIRECT,
         "if (tensor == nullptr || tensor == Py_None) continue;", "if (tensor != nullptr) continue;", MODES),
-    one("a reference to the result kept", DIRECT,
+    one("a reference to the result kept", PYTORCH,
         "Py_XINCREF(tensor);\n    Py_DECREF(tensors);",
         "Py_XINCREF(tensor);\n    Py_XINCREF(tensor);\n    Py_DECREF(tensors);",
         "tests/process/test_processes.py"),
