@@ -14,6 +14,8 @@
                faults, then exact bits
     models     tests/models on CUDA: tiny patched models of every family
 
+The steps that check run side by side and first, those that measure one after the other and alone.
+
 --quick gives each step that measures a share of some minutes: fewer samples, and cells left out are counted.
 
 Each step's output goes to OUTPUT/<step>.log, the summary to OUTPUT/gpu_check.json: host, GPU, driver, versions, commit.
@@ -26,10 +28,12 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
@@ -42,14 +46,14 @@ SUITE = (
     ("tests/public_faults", "tests/framework", "tests/errors", "tests/process", "tests/rope"),
     ("tests/exact", "tests/accuracy"),
 )
-MODELS = tuple(f"tests/models/test_{name}.py" for name in ("families", "generate", "compile", "lifecycle"))
+MODELS = ("tests/models", "--ignore", "tests/models/test_cli.py")  # which runs the command line on the CPU
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 def pytest_command(*arguments: str) -> List[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     if importlib.util.find_spec("xdist"):
-        command += ["-n", str(min(12, os.cpu_count() or 1)), "--dist", "loadgroup"]
+        command += ["-n", str(max(1, (os.cpu_count() or 1) // 2)), "--dist", "loadgroup"]
     return command
 
 
@@ -141,33 +145,49 @@ def models(step: Step) -> bool:
     return step.run(*pytest_command(*MODELS), seconds=1800)
 
 
-STEPS: Dict[str, Callable[[Step], bool]] = {
-    "tests": tests,
-    "sanitizer": sanitizer,
-    "sweep": sweep,
-    "compare": compare,
-    "calls": calls,
-    "decode": decode,
-    "suite": suite,
-    "models": models,
-}
+CHECKS: Dict[str, Callable[[Step], bool]] = {"tests": tests, "sanitizer": sanitizer, "suite": suite, "models": models}
+MEASUREMENTS: Dict[str, Callable[[Step], bool]] = {"sweep": sweep, "compare": compare, "calls": calls, "decode": decode}
+
+
+class Run:
+    """The steps of one run and what came of them, written down after each."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.folder, self.quick = options.output, options.quick
+        self.result: Dict[str, Any] = {"machine": machine(), "quick": self.quick, "steps": {}}
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def step(self, name: str, function: Callable[[Step], bool]) -> None:
+        started = time.monotonic()
+        passed = function(Step(name, self.folder, self.quick))
+        seconds = round(time.monotonic() - started, 1)
+        self.result["steps"][name] = {"passed": passed, "seconds": seconds, "summary": self.summary(name)}
+        print(f"{name}: {'passed' if passed else 'FAILED'} in {seconds} s", flush=True)
+        (self.folder / "gpu_check.json").write_text(json.dumps(self.result, indent=1))
+
+    def summary(self, name: str) -> List[str]:
+        """The last lines of pytest's and the sanitizer's runs, and each failed test."""
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
+        return [line for line in lines if re.match(r"FAILED|ERROR |\d+ (passed|failed)|=+ ERROR SUMMARY", line)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--steps", default=",".join([*CHECKS, *MEASUREMENTS]))
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
-    result: Dict[str, Any] = {"machine": machine(), "steps": {}}
-    for name in options.steps.split(","):
-        started = time.monotonic()
-        passed = STEPS[name](Step(name, options.output, options.quick))
-        result["steps"][name] = {"passed": passed, "seconds": round(time.monotonic() - started, 1)}
-        print(f"{name}: {'passed' if passed else 'FAILED'} in {result['steps'][name]['seconds']} s", flush=True)
-        (options.output / "gpu_check.json").write_text(json.dumps(result, indent=1))
-    return 0 if all(step["passed"] for step in result["steps"].values()) else 1
+    names = options.steps.split(",")
+    unknown = set(names) - {*CHECKS, *MEASUREMENTS}
+    if unknown:
+        parser.error(f"--steps: no step {', '.join(sorted(unknown))}")
+    run = Run(options)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: run.step(name, CHECKS[name]), [name for name in names if name in CHECKS]))
+    for name in names:
+        if name in MEASUREMENTS:
+            run.step(name, MEASUREMENTS[name])
+    return 0 if all(step["passed"] for step in run.result["steps"].values()) else 1
 
 
 if __name__ == "__main__":

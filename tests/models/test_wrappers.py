@@ -142,8 +142,8 @@ def test_tensor_parallel_decode(tmp_path):
     script = tmp_path / "decode.py"
     script.write_text(textwrap.dedent(program))
     # Without a GPU in sight: a machine with one has none for the second process.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    settings = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("replaced 22") == 2, done.stdout
