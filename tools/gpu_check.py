@@ -32,6 +32,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -156,14 +157,17 @@ class Run:
         self.folder, self.quick = options.output, options.quick
         self.result: Dict[str, Any] = {"machine": machine(), "quick": self.quick, "steps": {}}
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.writing = threading.Lock()
 
     def step(self, name: str, function: Callable[[Step], bool]) -> None:
         started = time.monotonic()
         passed = function(Step(name, self.folder, self.quick))
         seconds = round(time.monotonic() - started, 1)
-        self.result["steps"][name] = {"passed": passed, "seconds": seconds, "summary": self.summary(name)}
+        step = {"passed": passed, "seconds": seconds, "summary": self.summary(name)}
         print(f"{name}: {'passed' if passed else 'FAILED'} in {seconds} s", flush=True)
-        (self.folder / "gpu_check.json").write_text(json.dumps(self.result, indent=1))
+        with self.writing:
+            self.result["steps"][name] = step
+            (self.folder / "gpu_check.json").write_text(json.dumps(self.result, indent=1))
 
     def summary(self, name: str) -> List[str]:
         """The last lines of pytest's and the sanitizer's runs, and each failed test."""
