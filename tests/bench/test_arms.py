@@ -78,6 +78,6 @@ def test_an_arm_that_is_wrong_is_named_and_not_timed():
     cell = cells.Cell("rms_norm", "float32", 1, cells.Geometry(width=64))
     settings = runner.Settings(threads=(1,), arms=("wrong", "eager"), trials=2, keep=1, passes=1, block_us=1)
     with torch.no_grad():
-        record = runner.run_cell(cell, 1, [wrong, eager.ARMS[0]], settings)
+        (record,) = runner.run_cell(cell, 1, [wrong, eager.ARMS[0]], settings)
     assert "wrong" in record["arms"]["wrong"]
     assert set(record["passes"][0]) == {"eager", "eager (twin)"}

@@ -144,7 +144,7 @@ def test_every_goal_is_measured_by_the_cells_that_the_program_runs():
 def test_the_report_marks_losses_and_names_what_is_absent():
     entry = _cell(NORM, [_pass(100.0, eager=500.0, vllm=90.0, hub=300.0)])
     text = report.markdown(report.blocks([_record(entry)]))
-    assert "| a host, avx512 | 1 | rms_norm float32 1 x 1024 | vllm | 0.10 | 0.09 | 0.90 [0.90, 0.90] |" in text
+    assert "| a host, avx512 | 1 thread | rms_norm float32 1 x 1024 | vllm | 0.10 | 0.09 | 0.90 [0.90, 0.90] |" in text
     assert "vllm: 0.90 [0.90, 0.90] **loss**" in text
     assert "not installed and skipped: vllm" in text
     assert "1 passes over 1 cells; 0 dropped" in text

@@ -140,7 +140,7 @@ Rule = Callable[[Run, Measured, str], bool]
 
 def _higher_level(run: Run, one: Measured, arm: str) -> bool:
     above = {"baseline": ("vllm", "hub", "onnxruntime"), "avx2": ("hub", "onnxruntime")}
-    return arm in above.get(run.level, ())
+    return run.device == "cpu" and arm in above.get(run.level, ())
 
 
 def _memory_bound(run: Run, one: Measured, arm: str) -> bool:
@@ -149,7 +149,7 @@ def _memory_bound(run: Run, one: Measured, arm: str) -> bool:
 
 
 def _call_bound(run: Run, one: Measured, arm: str) -> bool:
-    floor = run.empty_call_ns(one.threads)
+    floor = run.empty_call_ns(one.threads) if one.clock == "call" else None
     return floor is not None and one.nanoseconds(MAIN)[1] < CALL_BOUND * floor
 
 

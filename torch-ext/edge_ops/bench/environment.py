@@ -59,6 +59,14 @@ def _commit() -> dict[str, Any]:
         return unknown
 
 
+def output_of(*command: str) -> str:
+    """What a command prints, or nothing where it fails or is missing."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def load_average() -> list[float]:
     return list(os.getloadavg())
 

@@ -35,6 +35,32 @@ def _copy_call(working_set: int) -> tuple[Call, int]:
     return Call("target.copy_(source)", names), 8 * steps * steps * length
 
 
+def cuda_copy_bandwidth() -> dict[int, float]:
+    """The same on a GPU: copies as the nodes of a graph, the gap between two of them included."""
+    from .cuda import NODES, Graph
+
+    found = {}
+    for working_set in WORKING_SETS:
+        source, target = (torch.rand(working_set // 8, device="cuda") for _ in range(2))
+        graph = Graph(lambda target=target, source=source: target.copy_(source), NODES["chained"])  # type: ignore[misc]
+        found[working_set] = working_set / statistics.median(graph.nanoseconds() for _ in range(7))
+    return found
+
+
+def cuda_floors() -> dict[str, dict[str, Any]]:
+    """PyTorch's smallest kernel, called and as a node of a graph: below it nothing that is launched can go."""
+    from .cuda import NODES, Graph
+
+    one = torch.zeros(1, device="cuda")
+    call = TimedCall(Call("one.add_(1)", {"one": one}), torch.cuda.synchronize)
+    call.calibrate(2_000_000)
+    graph = Graph(lambda: one.add_(1), NODES["chained"])
+    return {
+        "PyTorch's smallest kernel, called": {"samples": [call.trial() for _ in range(20)]},
+        "PyTorch's smallest kernel, a node of a graph": {"samples": [graph.nanoseconds() for _ in range(20)]},
+    }
+
+
 def copy_bandwidth(block_ns: int) -> dict[int, float]:
     """Bytes a nanosecond (GB/s), read plus written, for each working set, with torch's present thread count."""
     calls, moved = {}, {}

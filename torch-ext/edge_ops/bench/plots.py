@@ -36,6 +36,13 @@ ARM_STYLE = {
     "onnxruntime": ("#0f766e", "d"),
 }
 OPERATOR_STYLE = dict(zip(OPERATORS, list(ARM_STYLE.values())[:1] + list(ARM_STYLE.values())[3:]))
+# Never in one drawing with the libraries for the CPU.
+ARM_STYLE |= {
+    "flashinfer": ARM_STYLE["hub"],
+    "sglang": ARM_STYLE["onnxruntime"],
+    "vllm_cuda": ARM_STYLE["vllm"],
+    "liger": ("#7c2d12", "<"),
+}
 VERDICT_STYLE = {WIN: ("#0b5fa5", "o", "full"), TIE: ("#0b5fa5", "o", "none"), LOSS: (RED, "D", "full")}
 
 _numbers = itertools.count(1)

@@ -30,6 +30,10 @@ class Problem:
     scale: tuple[Tensor, ...]
 
     @property
+    def device(self) -> str:
+        return next(iter(self.inputs.values())).device.type
+
+    @property
     def dtype(self) -> torch.dtype:
         return getattr(torch, self.cell.dtype)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import analysis, plots, store, tables
 from .analysis import Run, runs
-from .arms import ALL
+from .arms import of_device
 from .blocks import Block, Bullets, Fold, Heading, Text, markdown
 from .store import Measured
 
@@ -36,8 +36,10 @@ def limits(measured: Sequence[Run], level: int = 2) -> list[Block]:
     items = list(ALWAYS)
     for run in measured:
         absent = [name for name, arm in run.record["arms"].items() if "not_installed" in arm]
-        left_out = [arm.name for arm in ALL if arm.name not in run.record["arms"]]
-        unsettled = [f"{one.cell.key} ({tables.threads_of(one.threads)})" for one in run.cells if not one.settled]
+        left_out = [name for name in of_device(run.device) if name not in run.record["arms"]]
+        unsettled = [
+            f"{one.cell.key} ({tables.conditions(run, one.threads, one.clock)})" for one in run.cells if not one.settled
+        ]
         if absent:
             items.append(f"{run.label}: not installed and skipped: {', '.join(absent)}.")
         if left_out:
@@ -49,7 +51,7 @@ def limits(measured: Sequence[Run], level: int = 2) -> list[Block]:
         if run.environment["modified"]:
             items.append(f"{run.label}: the sources had local changes.")
         items += [
-            f"{run.label}: {one.cell.key}, {tables.threads_of(one.threads)}: {name} not timed, {text}."
+            f"{run.label}: {one.cell.key}, {tables.conditions(run, one.threads, one.clock)}: {name} not timed, {text}."
             for one in run.cells
             for name, text in one.wrong.items()
         ]
@@ -93,19 +95,21 @@ def figures(measured: Sequence[Run], level: int = 2) -> list[Block]:
             drawn = plots.speedups(members, f"{operator}, {dtype}")
             by_threads.setdefault((threads, clock), []).append(drawn)
         for (threads, clock), drawings in by_threads.items():
-            title = f"{run.label}, {tables.threads_of(threads)}{'' if clock == 'call' else ', ' + clock}"
+            title = f"{run.label}, {tables.conditions(run, threads, clock)}"
             shapes += _shown_or_folded(title, drawings, level + 1, first=not shapes)
         curves: dict[tuple[str, str], list[Measured]] = {}
+        own_time = "call" if run.device == "cpu" else "chained"  # what grows with the rows
         for (operator, dtype, _, clock), members in groups.items():
-            if clock == "call":
+            if clock == own_time:
                 curves.setdefault((operator, dtype), []).extend(members)
         lines = [_latency(operator, dtype, members) for (operator, dtype), members in curves.items()]
         latencies += _shown_or_folded(run.label, [line for line in lines if line], level + 1, first=not latencies)
         roofs += [
-            plots.roofline(run, [one for one in run.compared if one.threads == threads], title)
-            for threads in dict.fromkeys(one.threads for one in run.compared)
+            plots.roofline(run, [one for one in shown if one.threads == threads], title)
+            for shown in [[one for one in run.compared if one.clock == own_time]]
+            for threads in dict.fromkeys(one.threads for one in shown)
             if str(threads) in run.record["floors"]
-            for title in [f"{run.label}, {tables.threads_of(threads)}"]
+            for title in [f"{run.label}, {tables.conditions(run, threads, own_time)}"]
         ]
         noise.append(plots.null_spread(run.cells, run.label))
     return [

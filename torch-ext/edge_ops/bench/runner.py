@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 import torch
 
 from . import environment, floors, problems, store
-from .arms import ALL, BASE, MAIN, OWN, Arm, Call, NotInstalled, worst_error
+from .arms import ALL, BASE, MAIN, OWN, Arm, NotInstalled, worst_error
 from .cells import Cell
 from .progress import Progress
 from .stats import drop_rule
-from .timing import TimedCall, run_pass
+from .timing import Clock, TimedCall, run_pass
 
 TWIN = " (twin)"
 
@@ -35,21 +35,7 @@ class Settings:
     minutes: Optional[float] = None
     host: Optional[str] = None
     device: str = "cpu"
-
-
-class Clock(Protocol):
-    """What times one call; `trial` returns nanoseconds a call."""
-
-    call: Call
-    block: int
-
-    def once(self) -> Any: ...
-
-    def restore(self) -> None: ...
-
-    def calibrate(self, block_ns: int) -> None: ...
-
-    def trial(self) -> float: ...
+    clocks: tuple[str, ...] = ("call",)
 
 
 class Budget:
@@ -69,11 +55,11 @@ class Budget:
         return now + share
 
 
-def load_arms(names: Sequence[str], progress: Progress) -> tuple[list[Arm], dict[str, dict[str, Any]]]:
+def load_arms(settings: Settings, progress: Progress) -> tuple[list[Arm], dict[str, dict[str, Any]]]:
     """The arms that can run here, and what the record says of each."""
     loaded, record = [], {}
     for arm in ALL:
-        if arm.name not in names:
+        if arm.name not in settings.arms or settings.device not in arm.devices:
             continue
         entry: dict[str, Any] = {"title": arm.title}
         try:
@@ -92,7 +78,7 @@ def prepare(arm: Arm, problem: problems.Problem) -> tuple[TimedCall, tuple[torch
     call = factory(problem) if factory is not None else None
     if call is None:
         return None
-    timed = TimedCall(call)
+    timed = TimedCall(call, torch.cuda.synchronize if problem.device == "cuda" else None)
     timed.restore()
     results = tuple(result.clone() for result in call.results(timed.once()))
     return timed, results, worst_error(call, results, problem)
@@ -105,7 +91,13 @@ def _checked(cell: Cell, arms: Sequence[Arm], device: str) -> tuple[dict[str, Ti
     entries: dict[str, dict[str, Any]] = {}
     own_results: tuple[torch.Tensor, ...] | None = None
     for arm in arms:
-        prepared = prepare(arm, problem)
+        try:
+            prepared = prepare(arm, problem)
+        except RuntimeError as refusal:
+            if arm.name in (*OWN, BASE):
+                raise
+            entries[arm.name] = {"wrong": f"refuses the cell: {str(refusal).splitlines()[0][:200]}"}
+            continue
         if prepared is None:
             continue
         call, results, error = prepared
@@ -123,26 +115,61 @@ def _checked(cell: Cell, arms: Sequence[Arm], device: str) -> tuple[dict[str, Ti
 
 
 def run_cell(
-    cell: Cell, threads: int, arms: Sequence[Arm], settings: Settings, deadline: float | None = None
-) -> dict[str, Any]:
-    """The record of one cell: errors, blocks and the samples of every pass, the first one whatever the deadline."""
+    cell: Cell,
+    threads: int,
+    arms: Sequence[Arm],
+    settings: Settings,
+    deadline: float | None = None,
+    spacers: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """The records of one cell, one a clock: errors, blocks and the samples of every pass.
+
+    The first pass runs whatever the deadline; the clocks share the time until then.
+    """
     timed, entries = _checked(cell, arms, settings.device)
-    record: dict[str, Any] = {"cell": cell.to_json(), "threads": threads, "arms": entries, "passes": []}
-    if timed:
-        _time(record, timed, settings, deadline)
-    return record
+    begun, records = time.monotonic(), []
+    for index, clock in enumerate(settings.clocks, 1):
+        clocks = _on(clock, timed, spacers or {})
+        known = {name: dict(entry) for name, entry in entries.items() if name in clocks or "wrong" in entry}
+        record: dict[str, Any] = {"cell": cell.to_json(), "threads": threads, "clock": clock, "arms": known}
+        record["passes"] = []
+        _calibrate(record, clocks, settings)
+        if clocks:
+            share = None if deadline is None else begun + (deadline - begun) * index / len(settings.clocks)
+            _time(record, clocks, settings, share)
+        records.append(record)
+    return records
 
 
-def _time(record: dict[str, Any], calls: dict[str, Any], settings: Settings, deadline: float | None) -> None:
-    for name, call in calls.items():
-        call.calibrate(settings.block_us * 1000)
-        record["arms"][name]["block"] = call.block
-    doubled = next((name for name in (MAIN, BASE) if name in calls), next(iter(calls)))
+def _on(clock: str, timed: Mapping[str, TimedCall], spacers: Mapping[str, Any]) -> dict[str, Clock]:
+    if clock == "call":
+        return dict(timed)
+    from .cuda import kernel_clocks
+
+    return dict(kernel_clocks(clock, timed, spacers))
+
+
+def _calibrate(record: dict[str, Any], clocks: dict[str, Clock], settings: Settings) -> None:
+    """Readies every clock; an arm that a clock cannot time leaves it, and the record says why."""
+    for name, clock in list(clocks.items()):
+        try:
+            clock.calibrate(settings.block_us * 1000)
+        except RuntimeError as error:
+            if record["clock"] == "call":
+                raise
+            record["arms"][name]["wrong"] = f"cannot be captured into a graph: {str(error).splitlines()[0][:200]}"
+            del clocks[name]
+            continue
+        record["arms"][name]["block"] = clock.block
+
+
+def _time(record: dict[str, Any], clocks: dict[str, Clock], settings: Settings, deadline: float | None) -> None:
+    doubled = next((name for name in (MAIN, BASE) if name in clocks), next(iter(clocks)))
     record["doubled"], record["twin"] = doubled, doubled + TWIN
-    calls[record["twin"]] = calls[doubled]
+    clocks[record["twin"]] = clocks[doubled]
     passes = record["passes"]
     while len(passes) < settings.passes:
-        passes.append(run_pass(calls, settings.trials))
+        passes.append(run_pass(clocks, settings.trials))
         if len(drop_rule(passes, doubled, record["twin"]).passes) >= settings.keep:
             break
         if deadline is not None and time.monotonic() >= deadline:
@@ -152,13 +179,20 @@ def _time(record: dict[str, Any], calls: dict[str, Any], settings: Settings, dea
 def run(cells: Sequence[Cell], settings: Settings) -> store.Record:
     """Measure and return the whole record, ready for `store.save`; after Ctrl-C, what there is of it."""
     progress = Progress(len(cells) * len(settings.threads))
-    arms, arm_record = load_arms(settings.arms, progress)
+    arms, arm_record = load_arms(settings, progress)
     record = store.new(environment.host(settings.host), arm_record, asdict(settings))
+    spacers: dict[str, Any] = {}
+    if settings.device == "cuda":
+        from . import cuda
+
+        record["environment"]["gpu"] = cuda.device_record()
+        cuda.warm_up()
+        spacers = dict(cuda.spacers(settings.clocks))
     budget = Budget(settings.minutes, progress.total)
     try:
         with torch.no_grad():
             for threads in settings.threads:
-                _run_threads(cells, threads, arms, settings, record, progress, budget)
+                _run_threads(cells, threads, arms, settings, record, progress, budget, spacers)
     except KeyboardInterrupt:
         progress.note(f"interrupted after {progress.done} of {progress.total} cells")
     record["environment"]["load_average_end"] = environment.load_average()
@@ -174,17 +208,24 @@ def _run_threads(
     record: store.Record,
     progress: Progress,
     budget: Budget,
+    spacers: Mapping[str, Any],
 ) -> None:
-    torch.set_num_threads(threads)
-    record["floors"][str(threads)] = {
-        "calls": floors.call_floors(settings.block_us * 1000),
-        "copy_bytes_per_ns": floors.copy_bandwidth(settings.block_us * 1000),
-    }
+    if settings.device == "cuda":
+        record["floors"][str(threads)] = {
+            "calls": floors.cuda_floors(),
+            "copy_bytes_per_ns": floors.cuda_copy_bandwidth(),
+        }
+    else:
+        torch.set_num_threads(threads)
+        record["floors"][str(threads)] = {
+            "calls": floors.call_floors(settings.block_us * 1000),
+            "copy_bytes_per_ns": floors.copy_bandwidth(settings.block_us * 1000),
+        }
     for cell in cells:
         progress.show(f"{cell.key}, {threads} thread{'s' * (threads > 1)}")
-        cell_record = run_cell(cell, threads, arms, settings, budget.deadline())
-        for name, entry in cell_record["arms"].items():
-            if "wrong" in entry:
-                progress.note(f"{cell.key}: {name} not timed: {entry['wrong']}")
-        record["cells"].append(cell_record)
+        for cell_record in run_cell(cell, threads, arms, settings, budget.deadline(), spacers):
+            for name, entry in cell_record["arms"].items():
+                if "wrong" in entry:
+                    progress.note(f"{cell.key}, {cell_record['clock']}: {name} not timed: {entry['wrong']}")
+            record["cells"].append(cell_record)
         progress.step()

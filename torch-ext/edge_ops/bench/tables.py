@@ -24,6 +24,11 @@ def threads_of(count: int) -> str:
     return f"{count} thread{'s' * (count > 1)}"
 
 
+def conditions(run: Run, threads: int, clock: str) -> str:
+    """What a cell's figures were taken under: threads on the CPU, the clock on a GPU."""
+    return threads_of(threads) if run.device == "cpu" else clock
+
+
 def microseconds(ns: float) -> str:
     return f"{ns / 1000:.2f}"
 
@@ -70,7 +75,7 @@ def floors(run: Run, level: int) -> list[Block]:
     blocks: list[Block] = []
     for threads, found in run.record["floors"].items():
         calls = [(name, f"{statistics.median(entry['samples']) / 1000:.3f}") for name, entry in found["calls"].items()]
-        count = threads_of(int(threads))
+        count = conditions(run, int(threads), "kernels and calls")
         tables = [table(("call without work", "µs"), calls)]
         rows = [(_size(int(size)), f"{value:.0f}") for size, value in found.get("copy_bytes_per_ns", {}).items()]
         if rows:
@@ -127,11 +132,13 @@ def means(runs: Sequence[Run]) -> Table:
 
 
 def overview(runs: Sequence[Run]) -> Table:
-    """One line an operator, dtype and token count; a pair of columns a run and thread count."""
-    columns: dict[tuple[str, int], dict[tuple[str, str, int], analysis.Mean]] = {}
+    """One line an operator, dtype and token count; a pair of columns a run and thread count, or a run and clock."""
+    columns: dict[str, dict[tuple[str, str, int], analysis.Mean]] = {}
     for run in runs:
-        for mean in analysis.means(one for one in run.compared if one.clock == "call"):
-            column = columns.setdefault((run.level, mean.threads), {})
+        for mean in analysis.means(run.compared):
+            column = columns.setdefault(
+                f"{run.level}, {threads_of(mean.threads)}" if run.device == "cpu" else mean.clock, {}
+            )
             column[mean.operator, mean.dtype, mean.tokens] = mean
     keys = list(dict.fromkeys(key for column in columns.values() for key in column))
     order = {name: index for index, name in enumerate(dict.fromkeys(key[0] for key in keys))}
@@ -143,7 +150,7 @@ def overview(runs: Sequence[Run]) -> Table:
             found = column.get(key)
             values += [_over(found.over_base), _over(found.over_peer)] if found else ["", ""]
         rows.append((key[0], key[1], str(key[2]), *values))
-    titles = [f"{level}, {threads_of(threads)}: x {what}" for level, threads in columns for what in ("eager", "peer")]
+    titles = [f"{column}: x {what}" for column in columns for what in ("eager", "peer")]
     return table(("operator", "dtype", "tokens", *titles), rows, labels=3)
 
 
@@ -171,7 +178,7 @@ def _cell_table(run: Run, found: Sequence[Measured]) -> Table:
 def cells(run: Run, level: int) -> list[Block]:
     blocks: list[Block] = []
     for (operator, dtype, threads, clock), members in analysis.groups(run.compared).items():
-        title = f"{operator}, {dtype}, {threads_of(threads)}{'' if clock == 'call' else ', ' + clock}"
+        title = f"{operator}, {dtype}, {conditions(run, threads, clock)}"
         blocks.append(Fold(level, title, (_cell_table(run, members),)))
     return blocks
 
@@ -218,7 +225,7 @@ def losses(runs: Sequence[Run]) -> list[Block]:
     rows = [
         (
             loss.run.label,
-            str(loss.one.threads),
+            conditions(loss.run, loss.one.threads, loss.one.clock),
             loss.one.cell.key,
             loss.arm,
             microseconds(loss.one.nanoseconds(MAIN)[1]),
@@ -230,7 +237,7 @@ def losses(runs: Sequence[Run]) -> list[Block]:
     ]
     compared = sum(len(run.compared) for run in runs)
     cells_lost = len({(loss.run.label, loss.one.threads, loss.one.clock, loss.one.cell) for loss in found})
-    header = ("run", "threads", "cell", "slower than", "Edge-ops, µs", "it, µs", "ratio", "likely reason")
+    header = ("run", "under", "cell", "slower than", "Edge-ops, µs", "it, µs", "ratio", "likely reason")
     return [
         Text(f"{cells_lost} of {compared} cells are slower than eager or a peer by more than their noise."),
         table(header, rows, labels=4),

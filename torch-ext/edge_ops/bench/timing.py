@@ -11,7 +11,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from .arms import Call
 from .stats import rounded_trials, trial_orders
@@ -28,23 +28,27 @@ def make({parameters}):
         start = clock()
         for _ in repeats:
             {statement}
+        {finish}
         return clock() - start
     return once, loop
 """
 
 
-def compiled(call: Call) -> tuple[Callable[[], Any], Loop]:
+def compiled(call: Call, finish: Callable[[], Any] | None = None) -> tuple[Callable[[], Any], Loop]:
     """The call as a function that returns its value, and as a loop that returns the nanoseconds of `count` calls.
+
+    `finish` ends each timed block, on a device that works behind the caller's back.
 
     As timeit does it: the statement stands in the loop itself, with its names as local variables, so that a call
     of a fraction of a microsecond is not measured together with a wrapper.
     """
     import itertools
 
-    names = {**call.names, "repeat": itertools.repeat, "clock": time.perf_counter_ns}
+    names = {**call.names, "repeat": itertools.repeat, "clock": time.perf_counter_ns, "finish": finish}
     *first, last = call.statement.split("; ")
     once = "".join(f"        {part}\n" for part in first) + f"        return {last}\n"
-    source = _TEMPLATE.format(parameters=", ".join(names), once=once, statement=call.statement)
+    ending = "finish()" if finish is not None else ""
+    source = _TEMPLATE.format(parameters=", ".join(names), once=once, statement=call.statement, finish=ending)
     namespace: dict[str, Any] = {}
     # The source is the template above and an adapter's own statement.
     exec(source, namespace)  # noqa: S102
@@ -52,12 +56,26 @@ def compiled(call: Call) -> tuple[Callable[[], Any], Loop]:
     return once_function, loop
 
 
+class Clock(Protocol):
+    """What times one call; `trial` returns nanoseconds a call."""
+
+    call: Call
+    block: int
+    once: Callable[[], Any]
+
+    def restore(self) -> None: ...
+
+    def calibrate(self, block_ns: int) -> None: ...
+
+    def trial(self) -> float: ...
+
+
 class TimedCall:
     """A call with its loop and the number of calls in a block."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, finish: Callable[[], Any] | None = None) -> None:
         self.call = call
-        self.once, self.loop = compiled(call)
+        self.once, self.loop = compiled(call, finish)
         self.block = 1
         self.long = False  # a call so long that the untimed one before it would change nothing
 
@@ -98,7 +116,7 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def run_pass(arms: Mapping[str, TimedCall], trials: int) -> dict[str, list[float]]:
+def run_pass(arms: Mapping[str, Clock], trials: int) -> dict[str, list[float]]:
     """One pass: every arm's samples, in the order of the trials. `trials` is rounded up to whole designs."""
     names = list(arms)
     orders = trial_orders(len(names))

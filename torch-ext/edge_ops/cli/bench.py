@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..bench.runner import Settings
 
 LEVELS = ("baseline", "avx2", "avx512")
+CLOCKS = {"cpu": ("call",), "cuda": ("call", "chained", "alone", "cold")}
+COLD = "cold"  # takes tens of microseconds a call, so it is run where it is asked for
+BLOCK_US = {"cpu": 300, "cuda": 2000}  # on a GPU each block ends with a synchronize, whose price is shared out
 SLOW_TO_START = "compile"  # compiles for seconds a cell, so a quick look leaves it out
 
 
@@ -67,11 +70,14 @@ def add(commands: Any) -> None:
     parser.add_argument("--threads", type=_threads, default=(1,), help="such as 1 or 1,all (1)")
     parser.add_argument("--level", type=_levels, help=f"ISA levels, each in a process of its own: {','.join(LEVELS)}")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure on (cpu)")
+    parser.add_argument(
+        "--clock", type=_words, help=f"with --device cuda: of {','.join(CLOCKS['cuda'])} (all but {COLD})"
+    )
     parser.add_argument("--minutes", type=float, help="how long the run may take, shared among the cells")
     parser.add_argument("--trials", type=int, help="trials a pass (24; with --decode tokens, 48)")
     parser.add_argument("--keep", type=int, help="passes to keep for each cell (3, quick 1)")
     parser.add_argument("--passes", type=int, help="passes to run at most for them (12, quick 6)")
-    parser.add_argument("--block-us", type=int, help="length of a block of calls (300)")
+    parser.add_argument("--block-us", type=int, help="length of a block of calls (300; CUDA 2000)")
     parser.add_argument("--host", help="what to call this machine in the record (its name)")
     parser.add_argument("--out", type=Path, help="where to write the raw samples (.json or .json.gz)")
 
@@ -96,6 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from ..bench import runner, worker
 
+    if arguments.device == "cuda":
+        _refuse_on_cuda(arguments)
     if arguments.decode:
         return [_decode(arguments)]
     cells = _cells(arguments)
@@ -108,6 +116,26 @@ def _measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if len(records[-1]["cells"]) < len(cells) * len(settings.threads):
             break  # interrupted
     return records
+
+
+def _refuse_on_cuda(arguments: argparse.Namespace) -> None:
+    """
+    Raises:
+        ValueError: no GPU, or an option that is for the CPU.
+    """
+    import torch
+
+    for_the_cpu = {
+        "--goals": arguments.goals,
+        "--decode": arguments.decode,
+        "--level": arguments.level,
+        "--threads": arguments.threads != (1,),
+    }
+    for option, given in for_the_cpu.items():
+        if given:
+            raise ValueError(f"{option}: only for --device cpu")
+    if not torch.cuda.is_available():
+        raise ValueError("--device: PyTorch finds no CUDA device here")
 
 
 def _decode(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -175,15 +203,24 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     from ..bench import arms, goals
     from ..bench.runner import Settings
 
-    default = goals.ARMS if arguments.goals else arms.NAMES
+    device, known = arguments.device, arms.of_device(arguments.device)
+    default = tuple(name for name in goals.ARMS if name in known) if arguments.goals else known
+    clocks = _known("clock", arguments.clock, CLOCKS[device])
+    if arguments.clock is None:
+        clocks = tuple(clock for clock in clocks if clock != COLD)
     if arguments.quick:
         default = tuple(name for name in default if name != SLOW_TO_START)
     given = {name: getattr(arguments, name) for name in ("trials", "keep", "passes", "block_us", "minutes", "host")}
     quick = {"keep": 1, "passes": 6} if arguments.quick else {}
-    options = {**quick, **{name: value for name, value in given.items() if value is not None}}
+    options = {
+        "block_us": BLOCK_US[device],
+        **quick,
+        **{name: value for name, value in given.items() if value is not None},
+    }
     return Settings(
         threads=arguments.threads,
-        arms=_known("arms", arguments.arms, arms.NAMES) if arguments.arms else default,
-        device=arguments.device,
+        arms=_known("arms", arguments.arms, known) if arguments.arms else default,
+        device=device,
+        clocks=clocks,
         **options,
     )

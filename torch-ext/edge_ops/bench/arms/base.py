@@ -15,6 +15,9 @@ from ..problems import Problem
 ARITHMETIC = 2.0**-17
 
 
+BOTH = ("cpu", "cuda")
+
+
 class NotInstalled(Exception):
     """The arm cannot run here; the message says what is missing and how to get it."""
 
@@ -46,13 +49,17 @@ Prepare = Callable[[Problem], Optional[Call]]
 class Arm(Protocol):
     """An adapter module's object.
 
-    `calls` maps an operator to the function that prepares its call; an operator that is not there, or a None from
-    the function, means that this arm has no such operator (or not in this dtype).
+    `devices` are those that it has kernels for. `calls` maps an operator to the function that prepares its call; an
+    operator that is not there, or a None from the function, means that this arm has no such operator (or not in this
+    dtype).
     """
 
     name: str
     title: str
     calls: Mapping[str, Prepare]
+
+    @property
+    def devices(self) -> tuple[str, ...]: ...
 
     def load(self) -> str:
         """Make the arm ready and return its version.

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from ..problems import EPS, Problem
-from .base import Call, Prepare
+from .base import BOTH, Call, Prepare
 
 
 def _rms_norm(problem: Problem) -> Call:
@@ -20,6 +20,7 @@ def _rms_norm(problem: Problem) -> Call:
 class _Builtin:
     name = "F.rms_norm"
     title = "torch.nn.functional.rms_norm"
+    devices = BOTH
     calls: Mapping[str, Prepare] = {"rms_norm": _rms_norm}
 
     def load(self) -> str:

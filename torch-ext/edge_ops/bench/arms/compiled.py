@@ -10,7 +10,7 @@ import torch
 
 from ..problems import Problem
 from . import eager
-from .base import Call, NotInstalled, Prepare
+from .base import BOTH, Call, NotInstalled, Prepare
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,6 +44,7 @@ def _rotary(statement: str, make: Callable[[Problem], Callable[..., Any]], round
 class _Compiled:
     name = "compile"
     title = "torch.compile(fullgraph=True, dynamic=False) of the eager formula"
+    devices = BOTH
     calls: Mapping[str, Prepare] = {
         "rms_norm": _simple("compiled(x, weight)", eager.rms_norm, eager.NORM),
         "fused_add_rms_norm": _simple("compiled(x, residual, weight)", eager.add_rms_norm, eager.NORM),

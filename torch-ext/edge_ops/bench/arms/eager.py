@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..problems import EPS, Problem
-from .base import Call, Prepare
+from .base import BOTH, Call, Prepare
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -198,6 +198,7 @@ def _qk_norm_rope_parts(problem: Problem) -> Call:
 class _Eager:
     name = "eager"
     title = "eager PyTorch, as transformers writes it"
+    devices = BOTH
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm,
         "fused_add_rms_norm": _fused_add_rms_norm,
@@ -214,6 +215,7 @@ class _Eager:
 class _EagerParts:
     name = "eager_parts"
     title = "eager PyTorch from a layer's own tensors: gate and up apart, cos and sin looked up beforehand"
+    devices = BOTH
     calls: Mapping[str, Prepare] = {
         "silu_and_mul": _separate(silu_product),
         "gelu_tanh_and_mul": _separate(gelu_tanh_product),

@@ -11,7 +11,7 @@ from torch import Tensor
 from ... import native, ops
 from ...version import __version__
 from ..problems import EPS, Problem
-from .base import Call, NotInstalled, Prepare, work_copies
+from .base import BOTH, Call, NotInstalled, Prepare, work_copies
 
 
 def registered() -> Any:
@@ -127,6 +127,7 @@ class _Edge:
 
     name = "edge_ops"
     title = "Edge-ops, direct call, with `out` where there is one"
+    devices = BOTH
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm_out,
         "fused_add_rms_norm": _fused_add_direct,
@@ -143,6 +144,7 @@ class _Edge:
 class _EdgeNew:
     name = "edge_ops_new"
     title = "Edge-ops, direct call that returns a new tensor"
+    devices = BOTH
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm_new,
         "silu_and_mul": _gated_new("silu_and_mul"),
@@ -156,6 +158,7 @@ class _EdgeNew:
 class _EdgeRegistered:
     name = "edge_ops_dispatcher"
     title = "Edge-ops through PyTorch's dispatcher, with `out` where there is one"
+    devices = BOTH
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm_registered,
         "fused_add_rms_norm": _fused_add_registered,

@@ -101,6 +101,7 @@ def _fused_qk_norm_rope(problem: Problem) -> Call | None:
 class _Hub:
     name = "hub"
     title = "Kernel Hub: kernels-community/{rmsnorm,activation,rotary}"
+    devices = ("cpu",)
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm,
         "silu_and_mul": _silu_and_mul,

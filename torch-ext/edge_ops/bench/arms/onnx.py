@@ -138,6 +138,7 @@ def _fused_qk_norm_rope(problem: Problem) -> Call:
 class _OnnxRuntime:
     name = "onnxruntime"
     title = "ONNX Runtime's fused nodes, float32"
+    devices = ("cpu",)
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm,
         "fused_add_rms_norm": _fused_add_rms_norm,

