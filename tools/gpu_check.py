@@ -6,8 +6,8 @@
     tests      tests/cuda: every plan of every kernel against the numerics contract
     sanitizer  compute-sanitizer's memcheck, racecheck, initcheck and synccheck over every plan (needs nvcc)
     sweep      tools/gpu_sweep.py: every plan timed, which is where the routes' thresholds come from
-    compare    tools/gpu_compare.py: beside torch.compile and the libraries that the environment names; float16; rows in
-               DRAM
+    operators  edge-ops bench --device cuda: beside eager, torch.compile and the libraries that are installed or that
+               the environment names (docs/benchmarks.md); rows in DRAM
     calls      tools/gpu_call_clock.py: what a call from Python costs
     decode     tools/gpu_decode.py: decode loops of whole models, with energy
     suite      the project's tests on CUDA tensors, through the installed or in-place build: frameworks, errors, public
@@ -28,6 +28,7 @@ import argparse
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -42,6 +43,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from gpu_timing import machine  # noqa: E402
+
+from edge_ops.bench.arms import of_device  # noqa: E402
 
 SUITE = (
     ("tests/public_faults", "tests/framework", "tests/errors", "tests/process", "tests/rope"),
@@ -114,19 +117,22 @@ def sweep(step: Step) -> bool:
     return measure(step, "gpu_sweep", "gpu_sweep.json", quick=("--samples", "3", "--budget", "40"))
 
 
-def compare(step: Step) -> bool:
-    many = ("--no-compile", "--tokens", "1,8,32,128,512")
+def operators(step: Step) -> bool:
+    """Every cell without torch.compile, which compiles for seconds a cell; one geometry with it; the same one cold."""
+    bench = (sys.executable, "-m", "edge_ops", "bench", "--device", "cuda")
+    libraries = ",".join(name for name in of_device("cuda") if name not in ("compile", "edge_ops_dispatcher"))
+    one = ("--tokens", "1,32", "--shape", "1024,3072,16/8x128", "--dtype", "bfloat16")
+    runs = {
+        "gpu-operators": ("--arms", libraries, *(("--minutes", "4", "--trials", "12") if step.quick else ())),
+        "gpu-compile": (*one, "--host", f"{platform.node()}, with torch.compile"),
+        "gpu-cold": (*one, "--clock", "cold", "--arms", libraries, "--host", f"{platform.node()}, rows in DRAM"),
+    }
     return all(
         [
-            measure(step, "gpu_compare", "gpu_compare.json", *many, quick=("--budget", "25")),
-            measure(step, "gpu_compare", "gpu_compare_cold.json", "--cold", "--no-compile", quick=("--quick",)),
-            measure(
-                step, "gpu_compare", "gpu_compare_float16.json", *many, "--dtype", "float16",
-                quick=("--quick", "--budget", "15"),
-            ),
-            measure(step, "gpu_compare", "gpu_compare_inductor.json", quick=("--quick", "--budget", "40")),
+            step.run(*bench, *options, "--out", str(step.folder / f"{name}.json.gz"), seconds=3600)
+            for name, options in runs.items()
         ]
-    )  # fmt: skip
+    )
 
 
 def calls(step: Step) -> bool:
@@ -147,7 +153,12 @@ def models(step: Step) -> bool:
 
 
 CHECKS: Dict[str, Callable[[Step], bool]] = {"tests": tests, "sanitizer": sanitizer, "suite": suite, "models": models}
-MEASUREMENTS: Dict[str, Callable[[Step], bool]] = {"sweep": sweep, "compare": compare, "calls": calls, "decode": decode}
+MEASUREMENTS: Dict[str, Callable[[Step], bool]] = {
+    "sweep": sweep,
+    "operators": operators,
+    "calls": calls,
+    "decode": decode,
+}
 
 
 class Run:

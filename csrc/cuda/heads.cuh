@@ -188,7 +188,6 @@ __global__ void __launch_bounds__(512) heads_in_registers(const Heads op) {
   positions = step(positions, token, r.position_token);
   settle(out);
 
-  warm_addresses(in, out, positions, r.cache);
   if (kNormalize && side.weight != nullptr && threadIdx.x == 0 && block == 0) prefetch(side.weight);
   wait_for_previous_kernel();
   let_next_kernel_start();

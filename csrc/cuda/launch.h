@@ -34,7 +34,8 @@ __device__ __forceinline__ void let_next_kernel_start() {
 __device__ __forceinline__ void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // Before the wait: one thread a block has its multiprocessor look up the addresses, whose translations are then at
-// hand (0.1 us of a kernel of 1.2). Of many blocks only the first are early enough, and the rest would queue for the
+// hand. It is worth 0.07 us to the norms and 0.2 us to 32 rows of an activation; the norm with an addition and the
+// rotations are faster without it. Of many blocks only the first are early enough, and the rest would queue for the
 // lines that all share. No pointer may be null.
 template <class... Pointers>
 __device__ __forceinline__ void warm_addresses(Pointers... pointers) {

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) norm_in_registers(const Norm o
   settle(out);
 
   Gain<T> gain[kChunks];
-  warm_addresses(x, kResidual ? residual : out);
+  if (!kResidual) warm_addresses(x, out);
   if (row == 0 && op.weight != nullptr && lane % 8 == 0) {
     // The weight of a layer is seldom in L2 yet; one block fetches it for all.
 #pragma unroll
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(1024) norm_in_lanes(const Norm op) {
   void* out = at<T>(step(op.out, row, op.out_stride), i);
   void* residual = kResidual ? at<T>(step(op.residual, row, op.residual_stride), i) : nullptr;
 
-  warm_addresses(x, kResidual ? residual : out);
+  if (!kResidual) warm_addresses(x, out);
   wait_for_previous_kernel();
   let_next_kernel_start();
   Bits<kBytes> bits = {}, addend;

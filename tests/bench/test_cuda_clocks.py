@@ -55,24 +55,24 @@ def _run(clocks, *found, spacers=None):
 
 def test_each_clock_has_a_record_of_its_own(counted):
     other = _arm("other", lambda problem: _norm(counted, problem))
-    records = _run(("call", "chained"), edge.ARMS[0], other)
-    assert [record["clock"] for record in records] == ["call", "chained"]
+    records = _run(("call", "kernel"), edge.ARMS[0], other)
+    assert [record["clock"] for record in records] == ["call", "kernel"]
     assert all(set(record["passes"][0]) == {"edge_ops", "edge_ops (twin)", "other"} for record in records)
     assert records[1]["passes"][0]["other"] == [100.0] * len(records[1]["passes"][0]["other"])
-    assert records[1]["arms"]["other"]["block"] == cuda.NODES["chained"]
+    assert records[1]["arms"]["other"]["block"] == cuda.NODES["kernel"]
 
 
 def test_what_stands_before_a_node_is_subtracted(counted):
     spacer = cuda.Spacer(counted, 10)
     assert spacer.nanoseconds == 100.0
-    (record,) = _run(("alone",), _arm("other", lambda problem: _norm(counted, problem)), spacers={"alone": spacer})
+    (record,) = _run(("behind",), _arm("other", lambda problem: _norm(counted, problem)), spacers={"behind": spacer})
     assert set(record["passes"][0]["other"]) == {100.0}  # 200 with the spacer
 
 
 def test_one_route_of_edge_ops_is_enough_for_a_kernel_clock(counted):
-    (call, chained) = _run(("call", "chained"), *edge.ARMS)
+    (call, kernel) = _run(("call", "kernel"), *edge.ARMS)
     assert set(call["arms"]) >= {"edge_ops", "edge_ops_new"}
-    assert set(chained["arms"]) == {"edge_ops"}
+    assert set(kernel["arms"]) == {"edge_ops"}
 
 
 def test_an_arm_that_cannot_be_captured_is_named(counted, monkeypatch):
@@ -85,7 +85,7 @@ def test_an_arm_that_cannot_be_captured_is_named(counted, monkeypatch):
                 raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(cuda, "Graph", Refusing)
-    records = _run(("call", "chained"), eager.ARMS[0], _arm("other", lambda problem: _norm(counted, problem)))
+    records = _run(("call", "kernel"), eager.ARMS[0], _arm("other", lambda problem: _norm(counted, problem)))
     assert set(records[0]["passes"][0]) == {"eager", "eager (twin)", "other"}
     assert records[1]["arms"]["other"]["wrong"].endswith("operation not permitted when stream is capturing")
 
@@ -155,7 +155,7 @@ def test_without_a_gpu(monkeypatch, capsys):
 def _gpu_record(environment):
     """One cell on two clocks: ahead of the peer when called, behind it as a kernel."""
     entries = []
-    for clock, peer in (("call", 4000.0), ("chained", 900.0)):
+    for clock, peer in (("call", 4000.0), ("kernel", 900.0)):
         times = itertools.chain([("edge_ops", 1000.0), ("edge_ops (twin)", 1000.0), ("flashinfer", peer)])
         entries.append(
             {
@@ -179,9 +179,9 @@ def test_a_report_tells_the_clocks_apart(tmp_path):
     path = tmp_path / "gpu.json"
     store.save([_gpu_record(ENVIRONMENT)], path)
     text = report.markdown(report.blocks(store.load(path)))
-    assert "call: x peer" in text and "chained: x peer" in text
+    assert "call: x peer" in text and "kernel: x peer" in text
     assert "1 of 2 cells are slower" in text
-    losses = [line for line in text.splitlines() if "| flashinfer |" in line and "| chained |" in line]
+    losses = [line for line in text.splitlines() if "| flashinfer |" in line and "| kernel |" in line]
     assert len(losses) == 1
     assert "a GPU, driver 1" in text
     assert "1 thread" not in text

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from edge_ops import native
+from support.packaged import imported_by_itself
 from support.processes import output, python
 from support.values import DEVICE
 
@@ -61,6 +62,7 @@ print("outside: works")
 """
 
 
+@imported_by_itself
 def test_a_subinterpreter_is_refused():
     # torch breaks the process where it is imported a second time: the refusal must come before that
     done = python(["-c", SUBINTERPRETER], timeout=120)

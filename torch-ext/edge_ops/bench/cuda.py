@@ -4,9 +4,9 @@
 The others are the GPU's own time: the call is captured many times as the nodes of one CUDA graph, and two events
 stand around its replay.
 
-    chained   the nodes one behind the other: kernels that can start early (programmatic dependent launch) do
-    alone     behind each time a small kernel of PyTorch's, which lets nothing start early; its time is subtracted
-    cold      behind each time a write of more than the L2 cache holds; its time is subtracted
+    kernel   the nodes one behind the other: kernels that can start early (programmatic dependent launch) do
+    behind   each node behind a small kernel of PyTorch's, which lets nothing start early; its time is subtracted
+    cold     each node behind a write of more than the L2 cache holds; its time is subtracted
 
 A node's time holds the gap to its neighbour, so PyTorch's smallest kernel stands beside them as the floor.
 """
@@ -22,9 +22,9 @@ import torch
 from .arms import MAIN, OWN, Call
 from .timing import TimedCall
 
-CLOCKS = ("call", "chained", "alone", "cold")
+CLOCKS = ("call", "kernel", "behind", "cold")
 KERNEL_CLOCKS = CLOCKS[1:]
-NODES = {"chained": 200, "alone": 200, "cold": 40}
+NODES = {"kernel": 200, "behind": 200, "cold": 40}
 _BASELINE_SAMPLES = 15
 
 
@@ -74,9 +74,9 @@ class Spacer:
 def spacers(clocks: tuple[str, ...]) -> dict[str, Spacer]:
     """Those that these clocks need, made once a run."""
     found = {}
-    if "alone" in clocks:
+    if "behind" in clocks:
         one = torch.zeros(1, device="cuda")
-        found["alone"] = Spacer(lambda: one.add_(1), NODES["alone"])
+        found["behind"] = Spacer(lambda: one.add_(1), NODES["behind"])
     if "cold" in clocks:
         cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         flood = torch.empty(2 * cache, dtype=torch.uint8, device="cuda")

@@ -18,7 +18,7 @@ from ..cli.arms import Arm, make
 from ..cli.weights import SOURCES, Loaded, Unavailable, load, random_model
 from . import store
 from .environment import load_average
-from .progress import Progress
+from .progress import Budget, Progress
 from .stats import Kept, Ratio, drop_rule, null_difference, quartiles, ratio, rounded_trials, trial_orders
 from .timing import no_garbage_collection
 
@@ -88,9 +88,18 @@ def _loaded(name: str, dtype: torch.dtype, progress: Progress) -> tuple[Loaded, 
 
 
 def run_model(
-    name: str, dtype: str, threads: int, arms: Sequence[str], settings: Mapping[str, Any], progress: Progress
+    name: str,
+    dtype: str,
+    threads: int,
+    arms: Sequence[str],
+    settings: Mapping[str, Any],
+    deadline: float | None,
+    progress: Progress,
 ) -> dict[str, Any]:
-    """The record of one model: every pass's samples, until enough are kept, or the passes or the time are used up."""
+    """The record of one model: every pass's samples, until enough are kept, or the passes or the time are used up.
+
+    The first pass runs whatever the deadline.
+    """
     loaded, title = _loaded(name, getattr(torch, dtype), progress)
     progress.show(f"{title}: compiling and warming up")
     made = _arms(loaded.model, arms)
@@ -100,13 +109,12 @@ def run_model(
         for _ in range(_WARM_STEPS):
             arm.step(profiled=False)
     passes: list[dict[str, Any]] = []
-    started = time.monotonic()
     while len(passes) < settings["passes"]:
         progress.show(f"{title}: pass {len(passes) + 1}")
         passes.append(_pass(made, loaded.prompt, steps))
         if len(drop_rule([one["step"] for one in passes], EAGER, TWIN).passes) >= settings["keep"]:
             break
-        if settings["minutes"] is not None and time.monotonic() - started > 60 * settings["minutes"]:
+        if deadline is not None and time.monotonic() >= deadline:
             break
     return {
         "model": title,
@@ -132,7 +140,7 @@ def run(
     """Decode with every model, dtype and thread count.
 
     Args:
-        settings: `steps`, `keep`, `passes`, and `minutes` (of passes for each model, or None).
+        settings: `steps`, `keep`, `passes`, and `minutes` (of the whole run, or None).
 
     Raises:
         ImportError: transformers is not installed.
@@ -146,11 +154,12 @@ def run(
     record["decode_arms"] = described
     jobs = [(name, dtype, count) for name in models for dtype in dtypes for count in threads]
     progress = Progress(len(jobs))
+    budget = Budget(settings["minutes"], len(jobs))
     try:
         for name, dtype, count in jobs:
             torch.set_num_threads(count)
             torch._dynamo.reset()
-            record["decode"].append(run_model(name, dtype, count, arms, settings, progress))
+            record["decode"].append(run_model(name, dtype, count, arms, settings, budget.deadline(), progress))
             progress.step()
     except KeyboardInterrupt:
         progress.note(f"interrupted after {progress.done} of {progress.total} models")

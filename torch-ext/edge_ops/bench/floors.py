@@ -42,7 +42,7 @@ def cuda_copy_bandwidth() -> dict[int, float]:
     found = {}
     for working_set in WORKING_SETS:
         source, target = (torch.rand(working_set // 8, device="cuda") for _ in range(2))
-        graph = Graph(lambda target=target, source=source: target.copy_(source), NODES["chained"])  # type: ignore[misc]
+        graph = Graph(lambda target=target, source=source: target.copy_(source), NODES["kernel"])  # type: ignore[misc]
         found[working_set] = working_set / statistics.median(graph.nanoseconds() for _ in range(7))
     return found
 
@@ -54,7 +54,7 @@ def cuda_floors() -> dict[str, dict[str, Any]]:
     one = torch.zeros(1, device="cuda")
     call = TimedCall(Call("one.add_(1)", {"one": one}), torch.cuda.synchronize)
     call.calibrate(2_000_000)
-    graph = Graph(lambda: one.add_(1), NODES["chained"])
+    graph = Graph(lambda: one.add_(1), NODES["kernel"])
     return {
         "PyTorch's smallest kernel, called": {"samples": [call.trial() for _ in range(20)]},
         "PyTorch's smallest kernel, a node of a graph": {"samples": [graph.nanoseconds() for _ in range(20)]},

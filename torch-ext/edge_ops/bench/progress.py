@@ -48,3 +48,20 @@ class Progress:
             return "estimating"
         seconds = (time.monotonic() - self.started) / self.done * (self.total - self.done)
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
+
+
+class Budget:
+    """Shares the time of a run among its parts: what one leaves over goes to those after it."""
+
+    def __init__(self, minutes: float | None, parts: int) -> None:
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+        self._parts = parts
+
+    def deadline(self) -> float | None:
+        """When the next part must start no further pass."""
+        if self._end is None:
+            return None
+        now = time.monotonic()
+        share = (self._end - now) / max(self._parts, 1)
+        self._parts -= 1
+        return now + share

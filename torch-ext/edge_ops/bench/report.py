@@ -98,7 +98,7 @@ def figures(measured: Sequence[Run], level: int = 2) -> list[Block]:
             title = f"{run.label}, {tables.conditions(run, threads, clock)}"
             shapes += _shown_or_folded(title, drawings, level + 1, first=not shapes)
         curves: dict[tuple[str, str], list[Measured]] = {}
-        own_time = "call" if run.device == "cpu" else "chained"  # what grows with the rows
+        own_time = "call" if run.device == "cpu" else "kernel"  # what grows with the rows
         for (operator, dtype, _, clock), members in groups.items():
             if clock == own_time:
                 curves.setdefault((operator, dtype), []).extend(members)

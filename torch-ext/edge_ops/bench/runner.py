@@ -12,7 +12,7 @@ import torch
 from . import environment, floors, problems, store
 from .arms import ALL, BASE, MAIN, OWN, Arm, NotInstalled, worst_error
 from .cells import Cell
-from .progress import Progress
+from .progress import Budget, Progress
 from .stats import drop_rule
 from .timing import Clock, TimedCall, run_pass
 
@@ -36,23 +36,6 @@ class Settings:
     host: Optional[str] = None
     device: str = "cpu"
     clocks: tuple[str, ...] = ("call",)
-
-
-class Budget:
-    """Shares the time of a run among its cells: what one leaves over goes to those after it."""
-
-    def __init__(self, minutes: float | None, cells: int) -> None:
-        self._end = None if minutes is None else time.monotonic() + 60 * minutes
-        self._cells = cells
-
-    def deadline(self) -> float | None:
-        """When the next cell must start no further pass."""
-        if self._end is None:
-            return None
-        now = time.monotonic()
-        share = (self._end - now) / max(self._cells, 1)
-        self._cells -= 1
-        return now + share
 
 
 def load_arms(settings: Settings, progress: Progress) -> tuple[list[Arm], dict[str, dict[str, Any]]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..bench.runner import Settings
 
 LEVELS = ("baseline", "avx2", "avx512")
-CLOCKS = {"cpu": ("call",), "cuda": ("call", "chained", "alone", "cold")}
+CLOCKS = {"cpu": ("call",), "cuda": ("call", "kernel", "behind", "cold")}
 COLD = "cold"  # takes tens of microseconds a call, so it is run where it is asked for
 BLOCK_US = {"cpu": 300, "cuda": 2000}  # on a GPU each block ends with a synchronize, whose price is shared out
 SLOW_TO_START = "compile"  # compiles for seconds a cell, so a quick look leaves it out

@@ -13,6 +13,8 @@ from ..problems import Problem
 
 # float32 arithmetic before the last rounding: order of a sum, an approximate rsqrt or exp.
 ARITHMETIC = 2.0**-17
+# Below the smallest normal number a rounding is off by a fixed amount, and a factor of up to this follows it.
+SUBNORMAL_FACTOR = 16.0
 
 
 BOTH = ("cpu", "cuda")
@@ -85,12 +87,13 @@ def worst_error(call: Call, results: tuple[Tensor, ...], problem: Problem) -> fl
     """The largest error as a share of what `call.roundings` allows; above 1 the arm computes something else."""
     unit = torch.finfo(problem.dtype).eps / 2
     allowed = call.roundings * unit * (1 + unit) + ARITHMETIC
+    floor = SUBNORMAL_FACTOR * torch.finfo(problem.dtype).smallest_normal
     if len(results) != len(problem.expected):
         raise ValueError(f"{len(results)} results, expected {len(problem.expected)}")
     worst = 0.0
     for result, expected, scale in zip(results, problem.expected, problem.scale):
         if result.shape != expected.shape:
             raise ValueError(f"result of shape {tuple(result.shape)}, expected {tuple(expected.shape)}")
-        error = (result.double() - expected).abs() / (scale + torch.finfo(torch.float32).tiny)
+        error = (result.double() - expected).abs() / (scale + floor)
         worst = max(worst, float(error.max()) / allowed)
     return worst
