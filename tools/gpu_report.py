@@ -139,8 +139,8 @@ def main() -> None:
     lines = [
         "# The CUDA kernels, measured",
         "",
-        "Written by `tools/gpu_report.py`; [gpu.md](gpu.md) says what is measured and how. Kernels beside those of other",
-        "libraries: [gpu-operators.md](gpu-operators.md).",
+        "Written by `tools/gpu_report.py`; [gpu.md](gpu.md) says what is measured and how. Kernels beside those of",
+        "other libraries: [gpu-operators.md](gpu-operators.md).",
         "",
     ]
 
