@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/{cpu-results,gpu-operators}.md and README's table from the committed records in benchmarks/results.
+"""Writes docs/cpu-results.md and README's table from the committed records in benchmarks/results.
 
 PYTHONPATH=torch-ext python tools/benchmark_pages.py            # writes both
 PYTHONPATH=torch-ext python tools/benchmark_pages.py --check    # exit status 1 where a page is not in step
@@ -18,26 +18,20 @@ from edge_ops.bench import analysis, report, store  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 RECORDS = ("cpu-levels.json.gz", "cpu-targets-avx512.json.gz", "cpu-compile-avx512.json.gz", "cpu-decode.json.gz")
-GPU_RECORDS = ("gpu-operators.json.gz", "gpu-compile.json.gz", "gpu-cold.json.gz")
 HEAD = (
-    "# {title}\n\nWritten by `tools/benchmark_pages.py` from the raw samples in `benchmarks/results`;"
+    "# CPU results\n\nWritten by `tools/benchmark_pages.py` from the raw samples in `benchmarks/results`;"
     " [benchmarks.md](benchmarks.md) says how they are taken and read.\n\n"
 )
 
 
-def _page(title: str, names: tuple[str, ...]) -> str:
-    records = [record for name in names for record in store.load(RESULTS / name)]
-    return HEAD.format(title=title) + report.markdown(report.blocks(records)) + "\n"
-
-
 def pages() -> dict[Path, str]:
     """What each page should hold."""
+    records = [record for name in RECORDS for record in store.load(RESULTS / name)]
     compared = [run for run in analysis.runs(store.load(RESULTS / RECORDS[0])) if run.compared]
     readme = ROOT / "README.md"
     table = report.markdown(report.summary(compared, level=3))
     return {
-        ROOT / "docs" / "cpu-results.md": _page("CPU results", RECORDS),
-        ROOT / "docs" / "gpu-operators.md": _page("The operators on a GPU", GPU_RECORDS),
+        ROOT / "docs" / "cpu-results.md": HEAD + report.markdown(report.blocks(records)) + "\n",
         readme: report.replaced(readme.read_text(), "results", table, "README.md"),
     }
 

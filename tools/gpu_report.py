@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
+OURS = ("edge", "edge_null", "edge_plain")
 
 Record = Dict[str, Any]
+
+# Records of kernels beside other libraries, from before `edge-ops bench --device cuda`, and their titles.
+COMPARED = {
+    "gpu_compare": "Kernel clock",
+    "gpu_compare_inductor": "Kernel clock, torch.compile too",
+    "gpu_compare_float16": "Kernel clock, float16",
+    "gpu_compare_cold": "Kernel clock, rows not in the L2 cache",
+}
 
 
 def shape_of(record: Record) -> str:
@@ -27,7 +37,10 @@ def shape_of(record: Record) -> str:
 
 
 def medians(record: Record) -> Dict[str, float]:
-    return {name: statistics.median(samples) for name, samples in record["samples"].items()}
+    """Each arm's median; of cold rows, what it takes beyond the node that flushes the cache."""
+    values = {name: statistics.median(samples) for name, samples in record["samples"].items()}
+    flush = values.pop("empty", 0.0)
+    return {name: value - flush for name, value in values.items()}
 
 
 def table(rows: Iterable[Iterable[str]], header: List[str]) -> List[str]:
@@ -42,6 +55,51 @@ def source(result: Dict[str, Any]) -> str:
         f"{gpu.get('name', 'GPU')}, driver {gpu.get('driver_version', '?')}, torch {machine['torch']}, "
         f"{machine['time'][:10]}, commit {machine['commit'][:12] or 'unknown'}."
     )
+
+
+def compared(result: Dict[str, Any], name: str) -> List[str]:
+    known = ("inductor", "flashinfer", "sglang", "vllm")
+    peers = [arm for arm in known if any(arm in record["samples"] for record in result["records"])]
+    floor = result["floor"]
+    noise = [abs(m["edge"] / m["edge_null"] - 1) for m in map(medians, result["records"])]
+    lines = [
+        f"## {name}",
+        "",
+        source(result),
+        f"{result['dtype']}. Microseconds a graph node; an empty kernel's node takes {floor['plain']:.2f}, with "
+        f"dependent launch {floor['dependent']:.2f}.",
+        f"The same arm twice differs by {100 * statistics.median(noise):.1f} % in the median cell and "
+        f"{100 * max(noise):.0f} % in the worst.",
+        "",
+    ]
+    groups: Dict[Tuple[str, int], List[Tuple[float, str]]] = defaultdict(list)
+    rows = []
+    for record in sorted(result["records"], key=lambda r: (r["operator"], r["tokens"])):
+        m = medians(record)
+        others = {arm: m[arm] for arm in peers if arm in m}
+        if not others:
+            continue
+        best = min(others, key=lambda arm: others[arm])
+        ratio = m["edge"] / others[best]
+        groups[record["operator"], record["tokens"]].append((ratio, shape_of(record)))
+        cells = [f"{others[arm]:.2f}" if arm in others else "" for arm in peers]
+        shown = f"**{m['edge']:.2f}**" if ratio <= 1 else f"{m['edge']:.2f}"
+        start = [record["operator"], str(record["tokens"]), shape_of(record), shown, f"{m['edge_plain']:.2f}"]
+        rows.append([*start, *cells, f"{ratio:.2f}"])
+    summary = []
+    for (operator, tokens), ratios in sorted(groups.items()):
+        mean = math.exp(statistics.fmean(math.log(ratio) for ratio, _ in ratios))
+        worst, where = max(ratios)
+        summary.append([operator, str(tokens), str(len(ratios)), f"{mean:.2f}", f"{worst:.2f} ({where})"])
+    lines += ["Edge-ops over the best of the others, below 1 is ahead:", ""]
+    lines += table(summary, ["operator", "tokens", "cells", "geometric mean", "worst cell"])
+    lines += [
+        "",
+        "Every cell (`plain` is Edge-ops without dependent launch; the ratio is to the best of the others):",
+        "",
+    ]
+    lines += table(rows, ["operator", "tokens", "shape", "Edge-ops", "plain", *peers, "ratio"])
+    return [*lines, ""]
 
 
 def swept(result: Dict[str, Any]) -> List[str]:
@@ -139,8 +197,7 @@ def main() -> None:
     lines = [
         "# The CUDA kernels, measured",
         "",
-        "Written by `tools/gpu_report.py`; [gpu.md](gpu.md) says what is measured and how. Kernels beside those of",
-        "other libraries: [gpu-operators.md](gpu-operators.md).",
+        "Written by `tools/gpu_report.py`; [gpu.md](gpu.md) says what is measured and how.",
         "",
     ]
 
@@ -151,6 +208,8 @@ def main() -> None:
     lines += decoded(record("gpu_decode"))
     lines += dependent(record("gpu_dependent"))
     lines += called(record("gpu_call_clock"))
+    for name, title in COMPARED.items():
+        lines += compared(record(name), title)
     lines += swept(record("gpu_sweep"))
     options.output.write_text("\n".join(lines))
 

@@ -198,7 +198,8 @@ Rotation rotation_of(const Request& request) {
   r.positions_are_int64 = op.positions.dtype == DType::kInt64;
   r.position_token = bytes_of_stride(op.positions, request.stride(Request::kPositions, 0));
   r.position_outer = bytes_of_stride(op.positions, request.stride(Request::kPositions, 1));
-  r.cache = op.cos_sin_cache.data;
+  // Without a rotation the cache may be empty; some address stands for it.
+  r.cache = request.rotates() ? op.cos_sin_cache.data : op.positions.data;
   r.cache_is_float32 = op.cos_sin_cache.dtype == DType::kFloat32;
   r.cache_stride = bytes_of_stride(op.cos_sin_cache, op.cos_sin_cache.stride[0]);
   r.cache_rows = request.rotates() ? static_cast<int32_t>(op.cos_sin_cache.shape[0]) : 0;
