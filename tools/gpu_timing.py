@@ -1,7 +1,4 @@
-"""The kernel clock: what a launch costs when hundreds of them are the nodes of one CUDA graph.
-
-A node's time holds the kernel and the gap to its neighbour, so an empty kernel's node is the floor of every figure.
-"""
+"""What the GPU tools share: the machine of a record, turns among arms, a node's time in a CUDA graph."""
 
 from __future__ import annotations
 

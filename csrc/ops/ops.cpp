@@ -34,8 +34,8 @@ struct Placed {
 };
 
 // `written` may be the same elements as `read`, or apart from it.
-bool apart_or_same(const Tensor& written, const Tensor& read) {
-  return same_memory(written, read) || !overlap(written, read);
+bool apart_or_same(const Placed& written, const Placed& read) {
+  return same_memory(written.tensor, read.tensor) || !written.overlaps(read);
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ const char* check(const RmsNorm& op) {
   if (!like(op.out, op.x)) return "out: must have x's shape, dtype and device";
   if (!last_is_contiguous(op.out)) return "out: must be contiguous in its last dimension";
   if (overlaps_itself(op.out)) return "out: is written and must not overlap itself";
-  if (!apart_or_same(op.out, op.x)) return "out: must be x itself or not overlap it";
+  if (!apart_or_same(Placed(op.out), Placed(op.x))) return "out: must be x itself or not overlap it";
   if (op.weight.present() && overlap(op.out, op.weight)) return "out: must not overlap weight";
   return nullptr;
 }
@@ -139,8 +139,7 @@ const char* check(const QkRope& op) {
     if (!like(side.out, side.in)) return "query_out, key_out: must have their input's shape, dtype and device";
     if (!last_is_contiguous(side.out)) return "query_out, key_out: must be contiguous in the last dimension";
     if (overlaps_itself(side.out)) return "query, key: what is written must not overlap itself";
-    if (!same_memory(side.out, side.in) && out[s].overlaps(in[s]))
-      return "query_out, key_out: must be their input itself or not overlap it";
+    if (!apart_or_same(out[s], in[s])) return "query_out, key_out: must be their input itself or not overlap it";
     if (out[s].overlaps(placed_positions)) return "query, key: what is written must not overlap positions";
     if (out[s].overlaps(placed_cache)) return "query, key: what is written must not overlap cos_sin_cache";
     for (int other = 0; other < 2; other++) {

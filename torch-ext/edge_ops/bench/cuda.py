@@ -20,10 +20,9 @@ from typing import Any, Optional
 import torch
 
 from .arms import MAIN, OWN, Call
+from .environment import output_of
 from .timing import TimedCall
 
-CLOCKS = ("call", "kernel", "behind", "cold")
-KERNEL_CLOCKS = CLOCKS[1:]
 NODES = {"kernel": 200, "behind": 200, "cold": 40}
 _BASELINE_SAMPLES = 15
 
@@ -131,8 +130,6 @@ def kernel_clocks(clock: str, timed: Mapping[str, TimedCall], made: Mapping[str,
 
 def device_record() -> dict[str, str]:
     """What a reader needs to know of the GPU; clocks as the driver tells them, where it can be asked."""
-    from .environment import output_of
-
     fields = "driver_version,clocks.max.sm,clocks.max.mem,power.limit"
     answer = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").split(", ")
     driver, *clocks = answer if len(answer) == 4 else ("unknown", "clocks not readable")

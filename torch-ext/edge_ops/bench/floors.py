@@ -105,3 +105,10 @@ def call_floors(block_ns: int) -> dict[str, dict[str, Any]]:
     for one in timed.values():
         one.calibrate(block_ns)
     return {name: {"samples": samples} for name, samples in run_pass(timed, trials=20).items()}
+
+
+def measure(device: str, block_ns: int) -> dict[str, Any]:
+    """What a record says of a device's floors."""
+    if device == "cuda":
+        return {"calls": cuda_floors(), "copy_bytes_per_ns": cuda_copy_bandwidth()}
+    return {"calls": call_floors(block_ns), "copy_bytes_per_ns": copy_bandwidth(block_ns)}

@@ -193,17 +193,9 @@ def _run_threads(
     budget: Budget,
     spacers: Mapping[str, Any],
 ) -> None:
-    if settings.device == "cuda":
-        record["floors"][str(threads)] = {
-            "calls": floors.cuda_floors(),
-            "copy_bytes_per_ns": floors.cuda_copy_bandwidth(),
-        }
-    else:
+    if settings.device == "cpu":
         torch.set_num_threads(threads)
-        record["floors"][str(threads)] = {
-            "calls": floors.call_floors(settings.block_us * 1000),
-            "copy_bytes_per_ns": floors.copy_bandwidth(settings.block_us * 1000),
-        }
+    record["floors"][str(threads)] = floors.measure(settings.device, settings.block_us * 1000)
     for cell in cells:
         progress.show(f"{cell.key}, {threads} thread{'s' * (threads > 1)}")
         for cell_record in run_cell(cell, threads, arms, settings, budget.deadline(), spacers):

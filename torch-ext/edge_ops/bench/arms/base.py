@@ -83,6 +83,18 @@ def work_copies(problem: Problem, *names: str) -> tuple[list[Tensor], Callable[[
     return [copy for copy, _ in pairs], restore
 
 
+def gated_into(operators: Callable[[], Any], name: str, roundings: int = 1) -> Prepare:
+    """For libraries whose activation takes the result first; the operators are there once the arm is loaded."""
+
+    def prepare(problem: Problem) -> Call:
+        x = problem.inputs["x"]
+        out = x.new_empty(x.shape[0], x.shape[1] // 2)
+        names = {"gated": getattr(operators(), name), "out": out, "x": x}
+        return Call("gated(out, x)", names, lambda _: (out,), roundings=roundings)
+
+    return prepare
+
+
 def worst_error(call: Call, results: tuple[Tensor, ...], problem: Problem) -> float:
     """The largest error as a share of what `call.roundings` allows; above 1 the arm computes something else."""
     unit = torch.finfo(problem.dtype).eps / 2

@@ -25,17 +25,26 @@ def load_operators(variable: str, package: str, patterns: Sequence[str], hint: s
         NotInstalled: there is none, or it cannot be loaded.
     """
     given = os.environ.get(variable)
-    paths = [Path(given)] if given else _of_package(package, patterns)
+    paths = [Path(given)] if given else files_of(package, patterns)
     if not paths or not paths[0].is_file():
         raise NotInstalled(f"{hint}, or set {variable} to its library")
-    try:
-        torch.ops.load_library(str(paths[0]))
-    except OSError as error:
-        raise NotInstalled(f"{error} ({hint})") from error
+    load_library(paths[0], hint)
     return paths[0].name if given else f"{_version(package)}, {paths[0].name}"
 
 
-def _of_package(package: str, patterns: Sequence[str]) -> list[Path]:
+def load_library(path: Path, hint: str) -> None:
+    """
+    Raises:
+        NotInstalled: it cannot be loaded.
+    """
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise NotInstalled(f"{error} ({hint})") from error
+
+
+def files_of(package: str, patterns: Sequence[str]) -> list[Path]:
+    """The files of an installed package that fit the patterns, without importing it; none where it is missing."""
     found = importlib.util.find_spec(package)
     folders = list(found.submodule_search_locations or []) if found is not None else []
     return [path for folder in folders for pattern in patterns for path in sorted(Path(folder).glob(pattern))]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..problems import Problem
+from ..problems import EPS, Problem
+from .base import Call
 
 SIZES = (64, 128, 256)  # of a head, that those operators have
 
@@ -25,3 +27,15 @@ def packed_heads(problem: Problem) -> tuple[Tensor, tuple[Tensor, Tensor], Calla
         qkv.copy_(original)
 
     return qkv, parts, restore
+
+
+def fused_qk_norm_rope(problem: Problem, function: Any, statement: str, **names: Any) -> Call | None:
+    """A call in place on packed heads; `statement` is over `fused`, `qkv`, `heads`, `eps`, the weights and `names`."""
+    size = problem.cell.geometry
+    if size.head_size not in SIZES:
+        return None
+    qkv, results, restore = packed_heads(problem)
+    names |= {name: problem.inputs[name] for name in ("q_weight", "k_weight")}
+    names |= {"fused": function, "qkv": qkv, "eps": EPS}
+    names["heads"] = (size.query_heads, size.key_heads, size.key_heads, size.head_size)
+    return Call(statement, names, lambda _: results, restore, roundings=3)

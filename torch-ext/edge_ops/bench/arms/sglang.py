@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ..problems import EPS, THETA, Problem
-from .base import Call, Prepare, work_copies
+from . import packed
+from .base import Call, Prepare, gated_into, work_copies
 from .library import load_operators
-from .packed import SIZES, packed_heads
 
 LIBRARY = "EDGE_OPS_BENCH_SGLANG"
 
@@ -33,35 +33,16 @@ def _fused_add_rms_norm(problem: Problem) -> Call:
     return Call("fused(x, residual, weight, eps, True)", names, lambda _: (x, residual), restore, 2)
 
 
-def _gated(name: str) -> Prepare:
-    def prepare(problem: Problem) -> Call:
-        x = problem.inputs["x"]
-        out = x.new_empty(x.shape[0], x.shape[1] // 2)
-        names = {"gated": getattr(_ops(), name), "out": out, "x": x}
-        return Call("gated(out, x)", names, lambda _: (out,), roundings=2)
-
-    return prepare
-
-
 def _fused_qk_norm_rope(problem: Problem) -> Call | None:
-    """In place on query, key and value side by side. It computes the angles itself, in each call."""
-    size = problem.cell.geometry
-    if size.head_size not in SIZES:
-        return None
-    qkv, results, restore = packed_heads(problem)
-    names = {
-        "fused": _ops().fused_qk_norm_rope,
-        "qkv": qkv,
-        "heads": (size.query_heads, size.key_heads, size.key_heads, size.head_size),
-        "eps": EPS,
-        "q_weight": problem.inputs["q_weight"],
-        "k_weight": problem.inputs["k_weight"],
-        "theta": THETA,
-        "positions": problem.inputs["positions"].int(),
-        "rotary_dim": size.rotary_dim,
-    }
-    statement = "fused(qkv, *heads, eps, q_weight, k_weight, theta, True, positions, 1.0, 1.0, 1.0, 1.0, rotary_dim)"
-    return Call(statement, names, lambda _: results, restore, roundings=3)
+    """It computes the angles itself, in each call."""
+    return packed.fused_qk_norm_rope(
+        problem,
+        _ops().fused_qk_norm_rope,
+        "fused(qkv, *heads, eps, q_weight, k_weight, theta, True, positions, 1.0, 1.0, 1.0, 1.0, rotary_dim)",
+        theta=THETA,
+        positions=problem.inputs["positions"].int(),
+        rotary_dim=problem.cell.geometry.rotary_dim,
+    )
 
 
 class _Sglang:
@@ -71,8 +52,8 @@ class _Sglang:
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm,
         "fused_add_rms_norm": _fused_add_rms_norm,
-        "silu_and_mul": _gated("silu_and_mul"),
-        "gelu_tanh_and_mul": _gated("gelu_tanh_and_mul"),
+        "silu_and_mul": gated_into(_ops, "silu_and_mul", roundings=2),
+        "gelu_tanh_and_mul": gated_into(_ops, "gelu_tanh_and_mul", roundings=2),
         "fused_qk_norm_rope": _fused_qk_norm_rope,
     }
 

